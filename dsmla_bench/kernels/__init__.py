@@ -1,0 +1,1 @@
+"""What is measured: cache formats, operations on them, and the providers that implement the operations."""

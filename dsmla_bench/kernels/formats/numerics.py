@@ -1,0 +1,88 @@
+"""Conversions that several formats share, in torch (the definition) and in Triton (the same bytes).
+
+The rules, of NVIDIA's conversion instructions (PTX ISA, ``cvt`` with ``.rn.satfinite``):
+
+* e4m3: round to nearest, ties to even; beyond ±448 and for ±Inf the result is ±448 (0x7E, 0xFE); NaN becomes 0x7F.
+* e2m1: magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6; ties to the even code; beyond ±6 and for ±Inf ±6; NaN becomes +6 (0x7).
+* bf16: NaN becomes 0x7FFF.
+
+The torch side clamps before it converts, because what ``.to(torch.float8_e4m3fn)`` does beyond 448 has changed between
+releases, and divides by tensors, because torch on CUDA divides by a Python number through its rounded reciprocal.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+E4M3_MAX = 448.0
+BF16_NAN = 0x7FFF
+
+
+def divide(numerator: torch.Tensor, denominator: float) -> torch.Tensor:
+    """``numerator / denominator`` in fp32, correctly rounded on every device."""
+    return numerator / torch.full_like(numerator, denominator)
+
+
+def e4m3_from_fp32(values: torch.Tensor) -> torch.Tensor:
+    """fp32 of any shape → e4m3 bytes (uint8), by the rule above."""
+    codes = values.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).view(torch.uint8)
+    return torch.where(values.isnan(), torch.full_like(codes, 0x7F), codes)
+
+
+def fp32_from_e4m3(codes: torch.Tensor) -> torch.Tensor:
+    """e4m3 bytes (uint8) of any shape → fp32, exact."""
+    return codes.view(torch.float8_e4m3fn).to(torch.float32)
+
+
+def bf16_from_fp32(values: torch.Tensor) -> torch.Tensor:
+    """fp32 of any shape → bf16, nearest even, with the hardware's NaN."""
+    nan = torch.full_like(values, BF16_NAN, dtype=torch.int16).view(torch.bfloat16)
+    return torch.where(values.isnan(), nan, values.to(torch.bfloat16))
+
+
+def bytes_of(values: torch.Tensor) -> torch.Tensor:
+    """The bytes of a [T, n] tensor of any dtype as uint8 [T, n · itemsize]."""
+    return values.contiguous().view(torch.uint8)
+
+
+def amax_of_tiles(values: torch.Tensor, tile: int) -> torch.Tensor:
+    """Largest magnitude of every ``tile`` neighbours: fp32 [T, n] → [T, n / tile]. NaN does not count."""
+    magnitudes = torch.where(values.isnan(), torch.zeros_like(values), values.abs())
+    return magnitudes.reshape(*values.shape[:-1], -1, tile).amax(-1)
+
+
+@triton.jit
+def encode_e4m3(values):
+    """fp32 block → e4m3 bytes (uint8)."""
+    return values.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+
+
+@triton.jit
+def decode_e4m3(codes):
+    """e4m3 bytes (uint8) → fp32, exact."""
+    return codes.to(tl.float8e4nv, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def tile_amax(values, TILES: tl.constexpr, TILE: tl.constexpr):
+    """fp32 [T, TILES · TILE] → the largest magnitude of every tile [T, TILES]. NaN does not count."""
+    magnitudes = tl.where(values == values, tl.abs(values), 0.0)
+    return tl.max(tl.reshape(magnitudes, (values.shape[0], TILES, TILE)), axis=2)
+
+
+@triton.jit
+def per_tile(values, TILE: tl.constexpr):
+    """[T, TILES] → [T, TILES · TILE]: every tile's value at each of its elements."""
+    spread = tl.broadcast_to(values[:, :, None], (values.shape[0], values.shape[1], TILE))
+    return tl.reshape(spread, (values.shape[0], values.shape[1] * TILE))
+
+
+@triton.jit
+def within(mask, columns, WIDTH: tl.constexpr):
+    """The mask of a [T, columns] access: token mask, and columns below WIDTH where the block is wider than that."""
+    if columns.shape[0] == WIDTH:
+        return mask[:, None]
+    else:
+        return mask[:, None] & (columns < WIDTH)[None, :]
