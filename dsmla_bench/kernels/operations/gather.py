@@ -1,0 +1,264 @@
+"""gather (``cp_gather_and_upconvert``): read the rows of several requests into one bf16 workspace, from any format.
+
+    cache             uint8 [blocks, block_size, row_bytes], rows and pages may be padded
+    block_table       int32 [requests, max_pages]: the pages of every request
+    workspace_starts  int32 or int64 [>= requests]: the first workspace row of every request, ascending from 0
+    seq_starts        int32 or int64 [>= requests] or None: the position in its request at which each one starts
+    workspace         bf16 [N, kv_lora_rank + rope_dim]: row i belongs to the last request whose start is at most i
+
+N is the length of workspace; request r fills rows starts[r] .. starts[r + 1], the last one up to N; an empty request
+fills none. N = 0 does nothing. Rows that no request owns, or whose page is not in the table or the cache, are left as
+they are, and nothing outside is read. Semantics of vLLM's ``cp_gather_and_upconvert_fp8_kv_cache``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from dsmla_bench.kernels import checks
+from dsmla_bench.kernels.formats import CacheFormat, Geometry
+from dsmla_bench.kernels.launch import Launch, block_width, device_arch
+from dsmla_bench.kernels.operations.base import Operation, Shape, Traffic, layer_scale, page_order, random_latents
+
+STARTS_BLOCK = 64
+
+
+@dataclass(frozen=True)
+class GatherInputs:
+    """The arguments of a gather; the module docstring has their shapes. ``scale`` is fp32 [1] or None for 1.0."""
+
+    cache: torch.Tensor
+    block_table: torch.Tensor
+    workspace_starts: torch.Tensor
+    workspace: torch.Tensor
+    geometry: Geometry = Geometry()
+    seq_starts: torch.Tensor | None = None
+    scale: torch.Tensor | None = None
+
+
+def cp_gather_and_upconvert(
+    fmt: CacheFormat,
+    cache: torch.Tensor,
+    block_table: torch.Tensor,
+    workspace_starts: torch.Tensor,
+    workspace: torch.Tensor,
+    seq_starts: torch.Tensor | None = None,
+    scale: torch.Tensor | None = None,
+    *,
+    geometry: Geometry = Geometry(),
+    check_values: bool = False,
+) -> None:
+    """Gather into ``workspace`` with the Triton kernel; shapes in the module docstring.
+
+    With ``check_values`` starts and pages that cannot be right are refused, at the price of a synchronisation. Raises
+    ValueError, before anything is launched, for what cannot be right.
+    """
+    inputs = GatherInputs(cache, block_table, workspace_starts, workspace, geometry, seq_starts, scale)
+    launch = plan(fmt, inputs, device_arch(cache.device))
+    if check_values:
+        checks.check_starts(block_table, workspace_starts, seq_starts, len(workspace), *cache.shape[:2])
+    if launch is not None:
+        launch.run()
+
+
+def plan(fmt: CacheFormat, inputs: GatherInputs, arch: int) -> Launch | None:
+    """The launch for these arguments; None when no row or no request is asked for. Raises ValueError."""
+    validate(fmt, inputs)
+    geometry, tokens, requests = inputs.geometry, len(inputs.workspace), len(inputs.block_table)
+    if tokens == 0 or requests == 0:
+        return None
+    block_tokens, num_warps = _configuration(tokens)
+    return Launch(
+        kernel=gather_kernel,
+        grid=(triton.cdiv(tokens, block_tokens),),
+        args=(
+            inputs.cache,
+            inputs.block_table,
+            inputs.workspace_starts,
+            inputs.seq_starts,
+            inputs.workspace,
+            inputs.scale if fmt.external_scale else None,
+            tokens,
+            requests,
+            inputs.cache.shape[0],
+            inputs.block_table.shape[1],
+            inputs.block_table.stride(0),
+            inputs.cache.stride(0),
+            inputs.cache.stride(1),
+            inputs.workspace.stride(0),
+        ),
+        constants={
+            "DECODE": fmt.decode,
+            "BLOCK_SIZE": inputs.cache.shape[1],
+            "KV_LORA_RANK": geometry.kv_lora_rank,
+            "ROPE_DIM": geometry.rope_dim,
+            "NOPE_BLOCK": block_width(geometry.kv_lora_rank),
+            "ROPE_BLOCK": block_width(geometry.rope_dim),
+            "BLOCK_TOKENS": block_tokens,
+            "STARTS_BLOCK": STARTS_BLOCK,
+        },
+        num_warps=num_warps,
+    )
+
+
+def validate(fmt: CacheFormat, inputs: GatherInputs) -> None:
+    """Raise ValueError for shapes, types or addresses that cannot be right."""
+    requests = len(inputs.block_table)
+    checks.check_cache(fmt, inputs.cache, inputs.geometry)
+    checks.check_matrix("block_table", inputs.block_table, torch.int32)
+    checks.check_index("workspace_starts", inputs.workspace_starts, requests)
+    if inputs.seq_starts is not None:
+        checks.check_index("seq_starts", inputs.seq_starts, requests)
+    width = inputs.geometry.kv_lora_rank + inputs.geometry.rope_dim
+    checks.check_matrix("workspace", inputs.workspace, torch.bfloat16, width)
+    checks.check_scale(fmt, inputs.scale)
+    checks.check_devices(
+        cache=inputs.cache,
+        block_table=inputs.block_table,
+        workspace_starts=inputs.workspace_starts,
+        seq_starts=inputs.seq_starts,
+        workspace=inputs.workspace,
+        scale=inputs.scale,
+    )
+
+
+def _configuration(tokens: int) -> tuple[int, int]:
+    """Tokens and warps per program, measured on an H200: few tokens spread over the chip, many fill memory queues."""
+    return (1, 2) if tokens <= 1024 else (4, 2)
+
+
+@triton.jit(do_not_specialize=["num_tokens", "num_requests", "num_blocks", "max_pages"])
+def gather_kernel(
+    cache_ptr,
+    block_table_ptr,
+    workspace_starts_ptr,
+    seq_starts_ptr,
+    workspace_ptr,
+    scale_ptr,
+    num_tokens,
+    num_requests,
+    num_blocks,
+    max_pages,
+    block_table_stride,
+    page_stride,
+    row_stride,
+    workspace_stride,
+    DECODE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    KV_LORA_RANK: tl.constexpr,
+    ROPE_DIM: tl.constexpr,
+    NOPE_BLOCK: tl.constexpr,
+    ROPE_BLOCK: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr,
+    STARTS_BLOCK: tl.constexpr,
+):
+    """Grid (ceil(N / BLOCK_TOKENS),): each program finds the pages of BLOCK_TOKENS workspace rows and decodes them."""
+    token = tl.program_id(0).to(tl.int64) * BLOCK_TOKENS + tl.arange(0, BLOCK_TOKENS)
+    request = _owner(token, workspace_starts_ptr, num_requests, STARTS_BLOCK)
+    mask = (token < num_tokens) & (request >= 0)
+    position = token - tl.load(workspace_starts_ptr + request, mask, other=0).to(tl.int64)
+    if seq_starts_ptr is not None:
+        position += tl.load(seq_starts_ptr + request, mask, other=0).to(tl.int64)
+    logical_page = position // BLOCK_SIZE
+    mask &= (position >= 0) & (logical_page < max_pages)
+    table_ptr = block_table_ptr + request.to(tl.int64) * block_table_stride + logical_page
+    page = tl.load(table_ptr, mask, other=-1).to(tl.int64)
+    mask &= (page >= 0) & (page < num_blocks)
+    scale = 1.0
+    if scale_ptr is not None:
+        scale = tl.load(scale_ptr)
+    row_ptr = cache_ptr + page * page_stride + (position % BLOCK_SIZE) * row_stride
+    kv_c, k_pe = DECODE(row_ptr, mask, scale, KV_LORA_RANK, ROPE_DIM, NOPE_BLOCK, ROPE_BLOCK)
+    nope = tl.arange(0, NOPE_BLOCK)
+    rope = tl.arange(0, ROPE_BLOCK)
+    out_ptr = workspace_ptr + (token * workspace_stride)[:, None]
+    tl.store(out_ptr + nope, kv_c, mask[:, None] & (nope < KV_LORA_RANK)[None, :])
+    if ROPE_DIM > 0:
+        tl.store(out_ptr + KV_LORA_RANK + rope, k_pe, mask[:, None] & (rope < ROPE_DIM)[None, :])
+
+
+@triton.jit
+def _owner(token, workspace_starts_ptr, num_requests, STARTS_BLOCK: tl.constexpr):
+    """The last request whose start is at most ``token``, -1 for none: int32 of token's shape."""
+    owner = tl.full(token.shape, -1, tl.int32)
+    for first in range(0, num_requests, STARTS_BLOCK):
+        index = first + tl.arange(0, STARTS_BLOCK)
+        starts = tl.load(workspace_starts_ptr + index, index < num_requests, other=2147483647).to(tl.int64)
+        owner += tl.sum((starts[None, :] <= token[:, None]).to(tl.int32), axis=1)
+    return owner
+
+
+def reference(fmt: CacheFormat, inputs: GatherInputs) -> Callable[[], None]:
+    """The same in torch. Which rows come from where is settled here, so that what is returned never synchronises."""
+    validate(fmt, inputs)
+    blocks, block_size = inputs.cache.shape[:2]
+    requests = len(inputs.block_table)
+    token = torch.arange(len(inputs.workspace), device=inputs.cache.device)
+    starts = inputs.workspace_starts[:requests].long()
+    request = torch.searchsorted(starts, token, right=True) - 1
+    token, request = token[request >= 0], request[request >= 0]
+    position = token - starts[request]
+    if inputs.seq_starts is not None:
+        position = position + inputs.seq_starts[:requests].long()[request]
+    inside = (position >= 0) & (position // block_size < inputs.block_table.shape[1])
+    token, request, position = token[inside], request[inside], position[inside]
+    page = inputs.block_table[request, position // block_size].long()
+    inside = (page >= 0) & (page < blocks)
+    token, position, page = token[inside], position[inside], page[inside]
+
+    def run() -> None:
+        rows = inputs.cache[page, position % block_size]
+        inputs.workspace[token] = torch.cat(fmt.dequantize(rows, inputs.geometry, inputs.scale), dim=-1)
+
+    return run
+
+
+def make_inputs(fmt: CacheFormat, shape: Shape, device: torch.device, generator: torch.Generator) -> GatherInputs:
+    """A cache of quantized random tokens and requests of about equal length whose pages are all distinct."""
+    geometry, requests = shape.geometry, min(shape.requests, shape.tokens)
+    starts = torch.arange(requests + 1) * shape.tokens // requests
+    pages_of = -(-(starts[1:] - starts[:-1]) // shape.block_size)
+    pages, width = int(pages_of.sum()), int(pages_of.max())
+    order = page_order(pages, shape, generator).to(torch.int32)
+    table = torch.zeros(requests, width, dtype=torch.int32)
+    table[torch.arange(width) < pages_of[:, None]] = order.cpu()
+    scale = layer_scale(fmt, device)
+    cached = Shape(pages * shape.block_size, 1, shape.block_size, geometry=geometry)
+    rows = fmt.quantize(*random_latents(cached, device, generator), scale)
+    workspace = torch.empty(
+        shape.tokens, geometry.kv_lora_rank + geometry.rope_dim, dtype=torch.bfloat16, device=device
+    )
+    return GatherInputs(
+        cache=rows.view(pages, shape.block_size, -1),
+        block_table=table.to(device),
+        workspace_starts=starts[:-1].to(torch.int32).to(device),
+        workspace=workspace,
+        geometry=geometry,
+        scale=scale,
+    )
+
+
+def traffic(fmt: CacheFormat, shape: Shape) -> Traffic:
+    """Rows and the block table in, bf16 values out."""
+    width = shape.geometry.kv_lora_rank + shape.geometry.rope_dim
+    table_bytes = 4 * -(-shape.tokens // shape.block_size)
+    return Traffic(shape.tokens * fmt.row_bytes(shape.geometry) + table_bytes, shape.tokens * 2 * width)
+
+
+OPERATIONS = (
+    Operation(
+        name="gather",
+        summary="cp_gather_and_upconvert: paged cache rows into a bf16 workspace",
+        make_inputs=make_inputs,
+        outputs=lambda inputs: {"workspace": inputs.workspace},
+        reference=reference,
+        plan=plan,
+        traffic=traffic,
+        uses_requests=True,
+    ),
+)

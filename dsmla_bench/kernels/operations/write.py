@@ -1,0 +1,205 @@
+"""write (``concat_and_cache``): put a batch of tokens into the paged cache, in any format.
+
+    kv_c          bf16 [>= T, kv_lora_rank], rows may be strided (a slice of a wider projection)
+    k_pe          bf16 [>= T, rope_dim], likewise
+    cache         uint8 [blocks, block_size, row_bytes], rows and pages may be padded
+    slot_mapping  int32 or int64 [T]: token t goes to page slot // block_size, row slot % block_size; negative: nowhere
+
+T is the length of slot_mapping: kv_c and k_pe may be longer (padding of captured graphs). T = 0 does nothing.
+Semantics of vLLM's ``concat_and_cache_mla``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from dsmla_bench.kernels import checks
+from dsmla_bench.kernels.formats import CacheFormat, Geometry
+from dsmla_bench.kernels.launch import Launch, block_width, device_arch
+from dsmla_bench.kernels.operations.base import Operation, Shape, Traffic, layer_scale, page_order, random_latents
+
+
+@dataclass(frozen=True)
+class WriteInputs:
+    """The arguments of a write; the module docstring has their shapes. ``scale`` is fp32 [1] or None for 1.0."""
+
+    kv_c: torch.Tensor
+    k_pe: torch.Tensor
+    cache: torch.Tensor
+    slot_mapping: torch.Tensor
+    scale: torch.Tensor | None = None
+
+    @property
+    def geometry(self) -> Geometry:
+        """The widths of kv_c and k_pe."""
+        return Geometry(self.kv_c.shape[-1], self.k_pe.shape[-1])
+
+
+def concat_and_cache(
+    fmt: CacheFormat,
+    kv_c: torch.Tensor,
+    k_pe: torch.Tensor,
+    cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    scale: torch.Tensor | None = None,
+    *,
+    check_values: bool = False,
+) -> None:
+    """Write a batch of tokens with the Triton kernel; shapes in the module docstring.
+
+    With ``check_values`` slots beyond the cache are refused too, at the price of a synchronisation. Raises ValueError,
+    before anything is launched, for what cannot be right.
+    """
+    inputs = WriteInputs(kv_c, k_pe, cache, slot_mapping, scale)
+    launch = plan(fmt, inputs, device_arch(cache.device))
+    if check_values:
+        checks.check_slots(slot_mapping, cache.shape[0] * cache.shape[1])
+    if launch is not None:
+        launch.run()
+
+
+def plan(fmt: CacheFormat, inputs: WriteInputs, arch: int) -> Launch | None:
+    """The launch for these arguments on compute capability ``arch`` / 10; None for zero tokens. Raises ValueError."""
+    validate(fmt, inputs)
+    geometry, tokens = inputs.geometry, len(inputs.slot_mapping)
+    if tokens == 0:
+        return None
+    block_tokens, num_warps = _configuration(tokens)
+    return Launch(
+        kernel=concat_and_cache_kernel,
+        grid=(triton.cdiv(tokens, block_tokens),),
+        args=(
+            inputs.kv_c,
+            inputs.k_pe,
+            inputs.cache,
+            inputs.slot_mapping,
+            inputs.scale if fmt.external_scale else None,
+            tokens,
+            inputs.kv_c.stride(0),
+            inputs.k_pe.stride(0),
+            inputs.cache.stride(0),
+            inputs.cache.stride(1),
+        ),
+        constants={
+            "ENCODE": fmt.encode,
+            "ARCH": arch,
+            "BLOCK_SIZE": inputs.cache.shape[1],
+            "KV_LORA_RANK": geometry.kv_lora_rank,
+            "ROPE_DIM": geometry.rope_dim,
+            "NOPE_BLOCK": block_width(geometry.kv_lora_rank),
+            "ROPE_BLOCK": block_width(geometry.rope_dim),
+            "BLOCK_TOKENS": block_tokens,
+        },
+        num_warps=num_warps,
+    )
+
+
+def validate(fmt: CacheFormat, inputs: WriteInputs) -> None:
+    """Raise ValueError for shapes, types or addresses that cannot be right."""
+    tokens = len(inputs.slot_mapping)
+    checks.check_matrix("kv_c", inputs.kv_c, torch.bfloat16)
+    checks.check_matrix("k_pe", inputs.k_pe, torch.bfloat16)
+    checks.check_cache(fmt, inputs.cache, inputs.geometry)
+    checks.check_index("slot_mapping", inputs.slot_mapping)
+    checks.check_scale(fmt, inputs.scale)
+    for name, tensor in (("kv_c", inputs.kv_c), ("k_pe", inputs.k_pe)):
+        if len(tensor) < tokens:
+            raise ValueError(f"{name} must have at least slot_mapping's {tokens} rows, found {len(tensor)}")
+    checks.check_devices(
+        kv_c=inputs.kv_c, k_pe=inputs.k_pe, cache=inputs.cache, slot_mapping=inputs.slot_mapping, scale=inputs.scale
+    )
+
+
+def _configuration(tokens: int) -> tuple[int, int]:
+    """Tokens and warps per program, measured on an H200: few tokens spread over the chip, many fill memory queues."""
+    if tokens <= 1024:
+        return 1, 4
+    return (2, 2) if tokens <= 16384 else (4, 2)
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def concat_and_cache_kernel(
+    kv_c_ptr,
+    k_pe_ptr,
+    cache_ptr,
+    slot_mapping_ptr,
+    scale_ptr,
+    num_tokens,
+    kv_c_stride,
+    k_pe_stride,
+    page_stride,
+    row_stride,
+    ENCODE: tl.constexpr,
+    ARCH: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    KV_LORA_RANK: tl.constexpr,
+    ROPE_DIM: tl.constexpr,
+    NOPE_BLOCK: tl.constexpr,
+    ROPE_BLOCK: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr,
+):
+    """Grid (ceil(T / BLOCK_TOKENS),): each program encodes BLOCK_TOKENS tokens into their rows."""
+    token = tl.program_id(0).to(tl.int64) * BLOCK_TOKENS + tl.arange(0, BLOCK_TOKENS)
+    slot = tl.load(slot_mapping_ptr + token, token < num_tokens, other=-1).to(tl.int64)
+    mask = slot >= 0
+    nope = tl.arange(0, NOPE_BLOCK)
+    rope = tl.arange(0, ROPE_BLOCK)
+    nope_mask = mask[:, None] & (nope < KV_LORA_RANK)[None, :]
+    rope_mask = mask[:, None] & (rope < ROPE_DIM)[None, :]
+    kv_c = tl.load(kv_c_ptr + (token * kv_c_stride)[:, None] + nope, nope_mask, other=0.0)
+    k_pe = tl.load(k_pe_ptr + (token * k_pe_stride)[:, None] + rope, rope_mask, other=0.0)
+    scale = 1.0
+    if scale_ptr is not None:
+        scale = tl.load(scale_ptr)
+    row_ptr = cache_ptr + (slot // BLOCK_SIZE) * page_stride + (slot % BLOCK_SIZE) * row_stride
+    ENCODE(kv_c, k_pe, scale, row_ptr, mask, KV_LORA_RANK, ROPE_DIM, ARCH)
+
+
+def reference(fmt: CacheFormat, inputs: WriteInputs) -> Callable[[], None]:
+    """The same in torch. Which rows are written is settled here, so that the returned function never synchronises."""
+    validate(fmt, inputs)
+    tokens, block_size = len(inputs.slot_mapping), inputs.cache.shape[1]
+    written = (inputs.slot_mapping >= 0).nonzero().flatten()
+    slots = inputs.slot_mapping[written].long()
+
+    def run() -> None:
+        rows = fmt.quantize(inputs.kv_c[:tokens], inputs.k_pe[:tokens], inputs.scale)
+        inputs.cache[slots // block_size, slots % block_size] = rows[written]
+
+    return run
+
+
+def make_inputs(fmt: CacheFormat, shape: Shape, device: torch.device, generator: torch.Generator) -> WriteInputs:
+    """Random tokens and a cache that just holds them; every slot is used at most once."""
+    kv_c, k_pe = random_latents(shape, device, generator)
+    pages = -(-shape.tokens // shape.block_size)
+    order = page_order(pages, shape, generator)
+    slots = (order[:, None] * shape.block_size + torch.arange(shape.block_size, device=order.device)).flatten()[
+        : shape.tokens
+    ]
+    cache = torch.empty(pages, shape.block_size, fmt.row_bytes(shape.geometry), dtype=torch.uint8, device=device)
+    return WriteInputs(kv_c, k_pe, cache, slots.to(device), layer_scale(fmt, device))
+
+
+def traffic(fmt: CacheFormat, shape: Shape) -> Traffic:
+    """bf16 values and 8-byte slots in, rows out."""
+    width = shape.geometry.kv_lora_rank + shape.geometry.rope_dim
+    return Traffic(shape.tokens * (2 * width + 8), shape.tokens * fmt.row_bytes(shape.geometry))
+
+
+OPERATIONS = (
+    Operation(
+        name="write",
+        summary="concat_and_cache: tokens into the paged cache",
+        make_inputs=make_inputs,
+        outputs=lambda inputs: {"cache": inputs.cache},
+        reference=reference,
+        plan=plan,
+        traffic=traffic,
+    ),
+)

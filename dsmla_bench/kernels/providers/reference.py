@@ -1,0 +1,38 @@
+"""The provider ``reference``: every operation in torch, the definition that all others are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dsmla_bench.kernels.arch import Architecture
+from dsmla_bench.kernels.formats import CacheFormat
+from dsmla_bench.kernels.operations import Operation
+
+
+class ReferenceProvider:
+    """The operations' own torch references, on any device."""
+
+    name = "reference"
+    summary = "torch, the definition of the bytes"
+
+    def __init__(self, libraries: Mapping[str, Path]) -> None:
+        pass
+
+    def why_not(self, operation: Operation, fmt: CacheFormat, arch: Architecture) -> str | None:
+        """Never: torch runs everywhere."""
+        return None
+
+    def bind(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> Callable[[], None]:
+        """The operation's reference on these inputs."""
+        return operation.reference(fmt, inputs)
+
+    def version(self) -> str | None:
+        """torch's version."""
+        return str(torch.__version__)
+
+
+PROVIDERS = (ReferenceProvider,)

@@ -1,0 +1,138 @@
+"""The provider ``vllm``: the cache operators of vLLM, installed or as a compiled library alone.
+
+An installed vLLM is used as it is. Without one, ``--vllm-library PATH`` (or ``DSMLA_BENCH_VLLM_LIBRARY``) loads the
+operators from a compiled file: ``vllm/_C_stable_libtorch.abi3.so`` of a wheel, or a fresh build of it. That file needs
+torch, not vLLM's other dependencies; the one of vLLM 0.33.0 loads into torch 2.11.
+
+Operators (``torch.ops._C_cache_ops``, schemas of vLLM 0.33):
+
+    write   concat_and_cache_mla with kv_cache_dtype "auto", "fp8", "fp8_ds_mla" or "nvfp4_ds_mla"
+    gather  cp_gather_cache (bf16), gather_and_maybe_dequant_cache (fp8),
+            cp_gather_and_upconvert_fp8_kv_cache, cp_gather_and_upconvert_nvfp4_kv_cache
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dsmla_bench.kernels.arch import Architecture
+from dsmla_bench.kernels.formats import CacheFormat
+from dsmla_bench.kernels.operations import Operation
+
+_CACHE_DTYPES = {"bf16": "auto", "fp8": "fp8", "fp8_ds_mla": "fp8_ds_mla", "nvfp4_ds_mla": "nvfp4_ds_mla"}
+_GATHERS = {
+    "bf16": "cp_gather_cache",
+    "fp8": "gather_and_maybe_dequant_cache",
+    "fp8_ds_mla": "cp_gather_and_upconvert_fp8_kv_cache",
+    "nvfp4_ds_mla": "cp_gather_and_upconvert_nvfp4_kv_cache",
+}
+
+
+class VllmProvider:
+    """vLLM's compiled cache operators."""
+
+    name = "vllm"
+    summary = "vLLM's CUDA operators, installed or by --vllm-library"
+
+    def __init__(self, libraries: Mapping[str, Path]) -> None:
+        self.library = libraries.get("vllm")
+        self._load_error: str | None = None
+        self._loaded = False
+
+    def why_not(self, operation: Operation, fmt: CacheFormat, arch: Architecture) -> str | None:
+        """No vLLM, no such operator, another revision, or an architecture that it refuses."""
+        if fmt.name not in _CACHE_DTYPES:
+            return f"vLLM has no KV-cache format {fmt.name}"
+        if not fmt.default:
+            return f"vLLM 0.33 does not write revision {fmt.revision} of {fmt.name}"
+        if operation.name not in _BINDINGS:
+            return f"no vLLM operator is bound to {operation.name} here"
+        if fmt.name == "nvfp4_ds_mla" and arch.major != 10:
+            return f"vLLM's nvfp4_ds_mla operators require sm_100 or sm_103; found {arch.label}"
+        if fmt.name != "bf16" and arch < Architecture(8, 0):
+            return f"vLLM's operators require sm_80 or later; found {arch.label}"
+        return self._why_not_loaded()
+
+    def _why_not_loaded(self) -> str | None:
+        """Why the operators are not there, or None. Tries to load them once."""
+        if not self._loaded and self._load_error is None:
+            self._load_error = self._load()
+            self._loaded = self._load_error is None
+        return self._load_error
+
+    def _load(self) -> str | None:
+        if self.library is not None:
+            if not self.library.is_file():
+                return f"--vllm-library {self.library}: no such file"
+            try:
+                torch.ops.load_library(str(self.library))
+            except OSError as error:
+                return f"--vllm-library {self.library}: cannot be loaded ({str(error).splitlines()[0]})"
+        elif importlib.util.find_spec("vllm") is not None:
+            try:
+                importlib.import_module("vllm._custom_ops")
+            except (ImportError, RuntimeError, OSError) as error:
+                return f"the installed vLLM cannot be imported ({type(error).__name__}: {str(error).splitlines()[0]})"
+        else:
+            return "vLLM is not installed; install it, or give its compiled operators with --vllm-library"
+        if not hasattr(torch.ops._C_cache_ops, "concat_and_cache_mla"):
+            return f"{self.library or 'the installed vLLM'} has no operator concat_and_cache_mla"
+        return None
+
+    def bind(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> Callable[[], None]:
+        """The operator call on these inputs."""
+        return _BINDINGS[operation.name](fmt, inputs)
+
+    def version(self) -> str | None:
+        """The installed vLLM's version, or the library's file name."""
+        if self.library is not None:
+            return self.library.name
+        try:
+            return version("vllm")
+        except PackageNotFoundError:
+            return None
+
+
+def _view(fmt: CacheFormat, cache: torch.Tensor) -> torch.Tensor:
+    """The cache with the element type that vLLM expects of it."""
+    return cache.view(torch.bfloat16) if fmt.name == "bf16" else cache
+
+
+def _bind_write(fmt: CacheFormat, inputs: Any) -> Callable[[], None]:
+    operator = torch.ops._C_cache_ops.concat_and_cache_mla
+    cache = _view(fmt, inputs.cache)
+    slot_mapping = inputs.slot_mapping.long()
+    scale = inputs.scale if inputs.scale is not None else torch.ones(1, device=cache.device)
+    dtype = _CACHE_DTYPES[fmt.name]
+    return lambda: operator(inputs.kv_c, inputs.k_pe, cache, slot_mapping, dtype, scale)
+
+
+def _bind_gather(fmt: CacheFormat, inputs: Any) -> Callable[[], None]:
+    operator = getattr(torch.ops._C_cache_ops, _GATHERS[fmt.name])
+    cache, workspace, table = _view(fmt, inputs.cache), inputs.workspace, inputs.block_table
+    requests, tokens = len(table), len(workspace)
+    starts = inputs.workspace_starts[:requests].int()
+    if fmt.name in ("bf16", "fp8"):
+        ends = torch.tensor([tokens], dtype=torch.int32, device=starts.device)
+        starts = torch.cat([starts, ends])
+    if fmt.name == "bf16":
+        return lambda: operator(cache, workspace, table, starts, requests, inputs.seq_starts)
+    if fmt.name == "fp8":
+        lengths = (starts[1:] - starts[:-1]).long()
+        token_to_seq = torch.repeat_interleave(torch.arange(requests, device=starts.device), lengths).int()
+        scale = inputs.scale if inputs.scale is not None else torch.ones(1, device=cache.device)
+        return lambda: operator(cache, workspace, table, starts, token_to_seq, tokens, "fp8", scale, inputs.seq_starts)
+    if fmt.name == "fp8_ds_mla":
+        return lambda: operator(cache, workspace, table, starts, requests, inputs.seq_starts)
+    return lambda: operator(cache, workspace, table, starts, requests)
+
+
+_BINDINGS: dict[str, Callable[[CacheFormat, Any], Callable[[], None]]] = {"write": _bind_write, "gather": _bind_gather}
+
+PROVIDERS = (VllmProvider,)
