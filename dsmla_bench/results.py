@@ -1,0 +1,178 @@
+"""How a run lies on disk: the only reader and writer of run folders.
+
+    RESULTS/<run_id>/manifest.json     what ran where: arguments, configuration, packages, device, calibration
+                     rows.jsonl        one Measurement a line, flushed as it comes: what a kill leaves
+                     rows.parquet      written when the sweep ends: one tidy row per case
+                     samples.parquet   row_id, process, method, order, us: every raw sample
+
+A run is created once and never overwritten. ``Run.load(path)`` reads one, finished or not; ``rows()`` and ``samples()``
+give pandas frames with one dtype per column, also when empty. Neither torch nor a GPU is needed to read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import secrets
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dsmla_bench.rows import Measurement, Row, row_types, summarise
+
+SCHEMA_VERSION = 1
+_PANDAS_TYPES = {int: "Int64", float: "Float64", bool: "boolean", str: "string"}
+
+
+class RunError(ValueError):
+    """A run folder that cannot be used; the message names the path, what is wrong and what to do."""
+
+
+@dataclass
+class Run:
+    """One run folder: its manifest and the measurements read from or appended to it."""
+
+    path: Path
+    manifest: dict[str, Any]
+    measurements: list[Measurement] = field(default_factory=list)
+
+    @classmethod
+    def create(cls, results: Path, manifest: dict[str, Any]) -> Run:
+        """A new, empty run below the folder ``results``, named by UTC time and a random suffix.
+
+        Raises RunError when the folder cannot be written.
+        """
+        started = datetime.now(UTC)
+        run_id = f"{started:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
+        path = Path(results) / run_id
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            raise RunError(
+                f"{results}: cannot create a run here ({error.strerror}); name a writable folder with --out"
+            ) from error
+        identity = {"schema_version": SCHEMA_VERSION, "run_id": run_id, "started_at": started.isoformat()}
+        run = cls(path, {**identity, **manifest})
+        run.write_manifest()
+        (path / "rows.jsonl").touch()
+        return run
+
+    @classmethod
+    def load(cls, path: str | Path) -> Run:
+        """The run at ``path``, finished or cut short. A damaged last line is set aside with a warning.
+
+        Raises RunError when it is no run, or one written by a newer version of the schema.
+        """
+        path = Path(path)
+        manifest = _read_manifest(path)
+        return cls(path, manifest, list(_read_measurements(path / "rows.jsonl")))
+
+    @property
+    def run_id(self) -> str:
+        """The run's name: start time in UTC and a random suffix."""
+        return str(self.manifest["run_id"])
+
+    def append(self, measurement: Measurement) -> None:
+        """Add one measurement and flush it to disk before returning."""
+        line = measurement.to_json() + "\n"
+        with open(self.path / "rows.jsonl", "a", encoding="utf-8") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        self.measurements.append(measurement)
+
+    def finish(self, **manifest: Any) -> None:
+        """Write rows.parquet and samples.parquet and close the manifest with the given additions."""
+        self.rows().to_parquet(self.path / "rows.parquet", index=False)
+        self.samples().to_parquet(self.path / "samples.parquet", index=False)
+        self.manifest.update(manifest, ended_at=datetime.now(UTC).isoformat())
+        self.write_manifest()
+
+    def write_manifest(self) -> None:
+        """Write manifest.json by replacing it whole, so that a kill never leaves half a file."""
+        target = self.path / "manifest.json"
+        temporary = target.with_suffix(".json.tmp")
+        temporary.write_text(json.dumps(self.manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.replace(target)
+
+    def summaries(self) -> list[Row]:
+        """One Row per case, in the order in which cases were first measured."""
+        by_case: dict[str, list[Measurement]] = {}
+        for measurement in self.measurements:
+            by_case.setdefault(measurement.case.row_id, []).append(measurement)
+        return [summarise(group) for group in by_case.values()]
+
+    def rows(self) -> pd.DataFrame:
+        """One row per case with the columns and types of ``Row``; undefined is <NA>."""
+        return rows_frame(self.summaries())
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows as plain data for JSON, undefined as None."""
+        return [dataclasses.asdict(row) for row in self.summaries()]
+
+    def samples(self) -> pd.DataFrame:
+        """Every raw sample: row_id, process, method, order (as measured), us."""
+        records = [
+            (m.case.row_id, m.process, method, order, us)
+            for m in self.measurements
+            for method, samples in m.samples.items()
+            for order, us in enumerate(samples)
+        ]
+        types = {"row_id": "string", "process": "Int64", "method": "string", "order": "Int64", "us": "Float64"}
+        return pd.DataFrame(records, columns=list(types)).astype(types)
+
+
+def rows_frame(rows: Iterable[Row]) -> pd.DataFrame:
+    """Rows as a frame with one nullable pandas dtype per column, the same for no rows at all."""
+    types = {name: _PANDAS_TYPES[kind] for name, kind in row_types().items()}
+    # As objects first: pandas would take a column of integers and None through float, which holds 53 bits of a seed.
+    frame = pd.DataFrame([vars(row) for row in rows], columns=list(types), dtype=object)
+    return frame.astype(types)
+
+
+def latest_run(results: Path) -> Path:
+    """The newest run folder below ``results``. Raises RunError when there is none."""
+    runs = sorted(path.parent for path in Path(results).glob("*/manifest.json"))
+    if not runs:
+        raise RunError(f"{results}: holds no run; measure one with `dsmla-bench kernels`")
+    return runs[-1]
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    file = path / "manifest.json"
+    try:
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RunError(
+            f"{path}: not a run (no manifest.json); give the folder that `dsmla-bench kernels` printed"
+        ) from error
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise RunError(f"{file}: cannot be read as a manifest ({error})") from error
+    version = manifest.get("schema_version") if isinstance(manifest, dict) else None
+    if version != SCHEMA_VERSION:
+        raise RunError(
+            f"{file}: schema version {version!r}, this dsmla-bench reads {SCHEMA_VERSION}; "
+            "use the dsmla-bench that wrote the run"
+        )
+    return dict(manifest)
+
+
+def _read_measurements(file: Path) -> Iterable[Measurement]:
+    if not file.exists():
+        raise RunError(f"{file}: missing; the run folder is incomplete")
+    lines = file.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            yield Measurement.from_json(line.decode("utf-8"))
+        except ValueError as error:
+            if number < len(lines):
+                raise RunError(f"{file}:{number}: {error}") from error
+            warnings.warn(f"{file}:{number}: the last line is cut short and was set aside", stacklevel=2)

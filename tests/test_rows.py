@@ -1,0 +1,143 @@
+"""Cases, measurements and their summary."""
+
+import dataclasses
+import math
+
+import pytest
+from builders import case, refused, timed
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsmla_bench.rows import ROW_FIELDS, STATUSES, Measurement, row_types, summarise
+
+
+def test_us_is_the_median_of_process_medians_not_of_pooled_samples():
+    processes = [[10.0, 10.2, 9.8], [10.4, 10.3, 10.5], [30.0] * 40]
+    row = summarise([timed(case(), samples, process) for process, samples in enumerate(processes)])
+    assert (row.us, row.us_lo, row.us_hi, row.us_min) == (10.4, 10.0, 30.0, 9.8)
+    assert (row.samples, row.processes, row.method) == (46, 3, "graph")
+
+
+def test_the_first_slow_call_does_not_move_the_median():
+    row = summarise([timed(case(), [1238.7197, 0.199, 0.138, 0.127, 0.125], first_call_us=1238.7197)])
+    assert row.us == 0.138
+    assert row.first_call_us == 1238.7197
+
+
+def test_one_process_is_spread_over_its_own_quartiles():
+    row = summarise([timed(case(), [4.0, 1.0, 2.0, 3.0, 5.0])])
+    assert (row.us_lo, row.us, row.us_hi) == (2.0, 3.0, 4.0)
+
+
+@given(st.lists(st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=6), min_size=1, max_size=5))
+def test_summaries_stay_within_the_samples(processes):
+    row = summarise([timed(case(), samples, number) for number, samples in enumerate(processes)])
+    smallest, largest = min(map(min, processes)), max(map(max, processes))
+    assert smallest == row.us_min <= row.us_lo <= row.us <= row.us_hi <= largest
+
+
+def test_rates_follow_from_bytes_floor_and_copy_bandwidth():
+    row = summarise([timed(case(tokens=65536), 32.0, floor_us=0.73, copy_gbps=4246.0)])
+    moved = 65536 * (1152 + 656)
+    assert row.gbps == moved / 32.0 / 1e3
+    assert row.bound_us == moved / 4246.0 / 1e3
+    assert row.bound_share == row.bound_us / 32.0
+    assert row.launch_bound is False
+
+
+@pytest.mark.parametrize(("us", "launch_bound", "share"), [(1.45, True, None), (1.46, False, 0.5), (0.5, True, None)])
+def test_under_twice_the_floor_is_launch_bound_and_has_no_share(us, launch_bound, share):
+    row = summarise([timed(case(tokens=1), us)])
+    assert (row.launch_bound, row.bound_share) == (launch_bound, share)
+    assert row.bound_us == 0.73
+
+
+def test_what_was_not_measured_stays_undefined():
+    unknown = {"floor_us": None, "copy_gbps": None, "bytes_read": None, "bytes_written": None}
+    row = summarise([timed(case(), 5.0, **unknown)])
+    assert row.us == 5.0
+    assert row.us_check is row.gbps is row.bound_us is row.bound_share is row.launch_bound is None
+    assert summarise([timed(case(), 5.0, bytes_read=None)]).bound_us is None
+
+
+def test_the_second_method_gives_the_check_and_never_the_headline():
+    both = Measurement(case(), 0, "ok", samples={"graph": [2.0], "profiler": [1.5, 1.7, 1.6]})
+    assert (summarise([both]).us, summarise([both]).us_check) == (2.0, 1.6)
+    assert (summarise([both], "profiler").us, summarise([both], "profiler").us_check) == (1.6, 2.0)
+
+
+def test_a_method_without_samples_is_unresolved_and_named():
+    row = summarise([Measurement(case(), 0, "ok", samples={"profiler": [1.5]})])
+    assert (row.status, row.us) == ("unresolved", None)
+    assert row.reason == "no sample by method 'graph' (measured: profiler)"
+
+
+def test_a_clock_that_shows_nothing_is_unresolved_not_zero():
+    row = summarise([timed(case(), [0.0, 0.0, 0.0])])
+    assert row.status == "unresolved"
+    assert "resolution" in row.reason
+    assert row.us is row.gbps is row.bound_share is None
+
+
+def test_a_bad_status_in_any_process_is_the_rows_status():
+    measurements = [
+        timed(case(), 5.0, 0),
+        dataclasses.replace(refused(case(), "oom", "out of memory"), process=2),
+        dataclasses.replace(refused(case(), "incorrect", "3 bytes differ", bytes_differing=3), process=1),
+    ]
+    row = summarise(measurements)
+    assert (row.status, row.reason, row.bytes_differing, row.us) == ("incorrect", "3 bytes differ", 3, None)
+
+
+@pytest.mark.parametrize("status", [status for status in STATUSES if status != "ok"])
+def test_every_status_but_ok_needs_a_reason(status):
+    assert summarise([refused(case(), status, "why")]).reason == "why"
+    with pytest.raises(ValueError, match="needs a reason"):
+        refused(case(), status, "")
+
+
+def test_bad_input_is_refused_in_words():
+    with pytest.raises(ValueError, match="'fine' is none of ok, skipped"):
+        Measurement(case(), 0, "fine")
+    with pytest.raises(ValueError, match="no measurement"):
+        summarise([])
+    with pytest.raises(ValueError, match="different cases"):
+        summarise([timed(case(tokens=1), 1.0), timed(case(tokens=2), 1.0)])
+    with pytest.raises(ValueError, match="graph is nan; a measurement holds finite numbers only"):
+        timed(case(), [1.0, math.nan])
+    with pytest.raises(ValueError, match="floor_us is inf"):
+        timed(case(), 1.0, floor_us=math.inf)
+
+
+def test_json_round_trip_keeps_every_bit_and_every_character():
+    measurement = timed(case(), [0.1 + 0.2, 1e-9], device="H200 – Prüfstand 试验 µs", seed=2**63 - 1)
+    assert Measurement.from_json(measurement.to_json()) == measurement
+    assert "Prüfstand 试验 µs" in measurement.to_json()
+    assert "\n" not in refused(case(), "runtime_error", "two\nlines").to_json()
+
+
+@pytest.mark.parametrize("line", ["", "[]", "null", "{}", '{"case": {}}', '{"case": {"tokens": 1}, "status": "ok"}'])
+def test_a_line_that_is_no_measurement_is_a_value_error(line):
+    with pytest.raises(ValueError, match="not a measurement"):
+        Measurement.from_json(line)
+
+
+def test_row_id_is_the_same_on_every_machine_and_different_for_every_axis():
+    first = case(tokens=128)
+    assert first.row_id == "cb21d15ead93c44b"
+    others = {
+        "operation": "gather",
+        "format": "fp8",
+        "provider": "vllm",
+        "tokens": 2,
+        "l2_state": "hot",
+        "data": "zeros",
+    }
+    ids = {dataclasses.replace(first, **{name: value}).row_id for name, value in others.items()}
+    assert len(ids | {first.row_id}) == len(others) + 1
+
+
+def test_a_row_has_a_column_for_every_axis_of_a_case():
+    assert set(dataclasses.asdict(case())) < set(ROW_FIELDS)
+    assert set(row_types()) == set(ROW_FIELDS)
+    assert set(row_types().values()) == {int, float, bool, str}
