@@ -1,0 +1,1 @@
+"""Measuring: cases, the correctness gate, timing, workers, the sweep, cross-compiling, the manifest."""

@@ -1,0 +1,115 @@
+"""The axes of a sweep and the cases they span.
+
+``Axes`` holds what the user asked for, one tuple per axis; ``expand`` spans the cases in the order in which a table
+shows them. Cases that share their inputs (all but the provider equal) are neighbours, so that a worker makes inputs
+once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby, product
+from typing import Any
+
+from dsmla_bench.kernels.arch import Architecture
+from dsmla_bench.kernels.formats import CacheFormat, Geometry, get_format
+from dsmla_bench.kernels.operations import Operation, Shape, get_operation
+from dsmla_bench.kernels.providers import Provider
+from dsmla_bench.rows import Case
+
+DEFAULT_TOKENS = (1, 16, 128, 1024, 8192, 65536)
+DEFAULT_REQUESTS = 8
+PAGE_ORDERS = ("ordered", "shuffled")
+
+
+@dataclass(frozen=True)
+class Axes:
+    """What a sweep covers: every combination of these. ``formats`` holds keys such as ``fp8_ds_mla:pow2``."""
+
+    operations: tuple[str, ...]
+    formats: tuple[str, ...]
+    providers: tuple[str, ...]
+    tokens: tuple[int, ...] = DEFAULT_TOKENS
+    block_sizes: tuple[int, ...] = (64,)
+    page_orders: tuple[str, ...] = PAGE_ORDERS
+    requests: int = DEFAULT_REQUESTS
+    l2_states: tuple[str, ...] = ("cold",)
+    kv_lora_rank: int = 512
+    rope_dim: int = 64
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "block_sizes"):
+            if any(value < 1 for value in getattr(self, name)):
+                raise ValueError(f"{name} must be 1 or more, found {getattr(self, name)}")
+        if self.requests < 1:
+            raise ValueError(f"requests must be 1 or more, found {self.requests}")
+        for order in self.page_orders:
+            if order not in PAGE_ORDERS:
+                raise ValueError(f"page order {order!r} is none of {', '.join(PAGE_ORDERS)}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The axes as plain data, for the manifest."""
+        return asdict(self)
+
+
+def expand(axes: Axes, arch: Architecture) -> list[Case]:
+    """Every case of the axes on one architecture. Raises ValueError for an unknown operation or format."""
+    shapes = product(axes.block_sizes, axes.page_orders, axes.tokens, axes.l2_states)
+    cases = []
+    for operation, key, shape, provider in product(axes.operations, axes.formats, list(shapes), axes.providers):
+        fmt = get_format(key)
+        block_size, page_order, tokens, l2_state = shape
+        cases.append(
+            Case(
+                operation=operation,
+                format=fmt.name,
+                revision=fmt.revision,
+                provider=provider,
+                arch=arch.name,
+                tokens=tokens,
+                requests=min(axes.requests, tokens) if get_operation(operation).uses_requests else 1,
+                block_size=block_size,
+                page_order=page_order,
+                l2_state=l2_state,
+                kv_lora_rank=axes.kv_lora_rank,
+                rope_dim=axes.rope_dim,
+            )
+        )
+    return cases
+
+
+def shape_of(case: Case) -> Shape:
+    """The shape that an operation makes inputs for."""
+    geometry = Geometry(case.kv_lora_rank, case.rope_dim)
+    return Shape(case.tokens, case.requests, case.block_size, case.page_order == "shuffled", geometry)
+
+
+def operation_of(case: Case) -> Operation:
+    """The operation of a case."""
+    return get_operation(case.operation)
+
+
+def shuffled(cases: Sequence[Case], seed: int) -> list[Case]:
+    """The cases in random order, those that share their inputs kept together, reproducible from ``seed``."""
+    groups = [list(group) for _, group in groupby(cases, key=inputs_key)]
+    generator = random.Random(seed)
+    generator.shuffle(groups)
+    for group in groups:
+        generator.shuffle(group)
+    return [case for group in groups for case in group]
+
+
+def inputs_key(case: Case) -> tuple[Any, ...]:
+    """What two cases must have in common to share inputs: everything but provider and L2 state."""
+    return tuple(value for name, value in asdict(case).items() if name not in ("provider", "l2_state"))
+
+
+def why_not(provider: Provider, operation: Operation, fmt: CacheFormat, case: Case) -> str | None:
+    """Why the case cannot be run at all, in one sentence: its geometry, or the provider's reason. None when it can."""
+    try:
+        fmt.require(shape_of(case).geometry)
+    except ValueError as error:
+        return str(error)
+    return provider.why_not(operation, fmt, Architecture.parse(case.arch))

@@ -1,0 +1,65 @@
+"""The sweep: every case in every process, in random order, each answer written down before the next question.
+
+``measure`` runs on a device: ``processes`` workers one after another, each with an order of its own, because what
+differs between processes (addresses, the mapping of programs to multiprocessors) does not show within one. A case that
+an earlier process skipped or found wrong is not asked again. ``check_offline`` runs where there is no device: each case
+once through the interpreter and once through the compiler.
+
+Both are generators over finished measurements, so that the caller can draw a progress bar and stop at any time; both
+append to the run as they go.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from dsmla_bench.bench.cases import shuffled
+from dsmla_bench.bench.worker import Worker, WorkerConfig
+from dsmla_bench.results import Run
+from dsmla_bench.rows import Case, Measurement
+
+
+def measure(run: Run, cases: Sequence[Case], config: WorkerConfig, processes: int) -> Iterator[Measurement]:
+    """Measure every case in ``processes`` fresh processes; yields and appends each measurement."""
+    settled: set[Case] = set()
+    for process in range(processes):
+        worker = Worker(dataclasses.replace(config, process=process))
+        try:
+            for case in shuffled([case for case in cases if case not in settled], config.seed + process):
+                measurement = worker.measure(case)
+                if measurement.status != "ok":
+                    settled.add(case)
+                run.append(measurement)
+                yield measurement
+        finally:
+            worker.stop()
+
+
+def check_offline(run: Run, cases: Sequence[Case], config: WorkerConfig) -> Iterator[Measurement]:
+    """Compile every case and interpret those that compiled; yields and appends one measurement per case."""
+    compiler = Worker(dataclasses.replace(config, kind="compile"))
+    interpreter = Worker(dataclasses.replace(config, kind="interpret"))
+    try:
+        for case in cases:
+            measurement = compiler.measure(case)
+            if measurement.status == "compiled":
+                measurement = with_gate(measurement, interpreter.measure(case))
+            run.append(measurement)
+            yield measurement
+    finally:
+        compiler.stop()
+        interpreter.stop()
+
+
+def with_gate(compiled: Measurement, gated: Measurement) -> Measurement:
+    """A compiled case with what the interpreter found: its facts, and its status where that is not ok."""
+    facts = {**compiled.facts, **gated.facts}
+    if gated.status == "ok":
+        return dataclasses.replace(compiled, facts=facts)
+    return dataclasses.replace(compiled, status=gated.status, reason=gated.reason, facts=facts)
+
+
+def steps(cases: Sequence[Case], processes: int) -> int:
+    """How many measurements ``measure`` yields at most."""
+    return len(cases) * processes

@@ -1,0 +1,202 @@
+"""A worker process: reads cases from standard input, one JSON object a line, answers each with one Measurement.
+
+``Worker`` is the parent's end. The child is ``python -m dsmla_bench.bench.worker KIND``, with KIND one of
+
+    cuda        gate and time on a CUDA device
+    interpret   gate in Triton's interpreter (the parent sets TRITON_INTERPRET=1)
+    compile     cross-compile
+
+A kernel that hangs or kills its process costs the row it belongs to and nothing else: the parent answers that case with
+status ``timeout`` or ``runtime_error`` and the error's text, and the next case finds a fresh process. A process that
+reports a runtime error ends itself, because a CUDA error is sticky: every later call in that process would fail too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Protocol
+
+from dsmla_bench.rows import Case, Measurement
+
+READY = "ready"
+KINDS = {
+    "cuda": ("dsmla_bench.bench.cuda", "CudaBench"),
+    "interpret": ("dsmla_bench.bench.offline", "InterpretBench"),
+    "compile": ("dsmla_bench.bench.offline", "CompileBench"),
+}
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """How a worker is started. ``libraries`` maps providers to compiled operator libraries; times are in seconds.
+
+    ``device`` is the index of the CUDA device to measure on.
+
+    A ``kind`` of the form "module:class" names a bench that is not one of KINDS (a fake device, say).
+    """
+
+    kind: str
+    process: int = 0
+    seed: int = 0
+    device: int = 0
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    start_timeout_s: float = 300.0
+    case_timeout_s: float = 120.0
+
+    def library_paths(self) -> dict[str, Path]:
+        """``libraries`` as paths."""
+        return {provider: Path(path) for provider, path in self.libraries.items()}
+
+
+class Bench(Protocol):
+    """What a worker runs: see ``CudaBench``, ``InterpretBench`` and ``CompileBench``."""
+
+    def __init__(self, config: WorkerConfig) -> None: ...
+
+    def measure(self, case: Case) -> Measurement:
+        """Everything about one case, failures included."""
+        ...
+
+
+class Worker:
+    """The parent's end of one worker process; starts it when first asked and again after it died."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self.config = config
+        self._process: subprocess.Popen[str] | None = None
+        self._answers: queue.Queue[str | None] = queue.Queue()
+        self._errors: IO[str] | None = None
+
+    def measure(self, case: Case) -> Measurement:
+        """The child's measurement of ``case``, or the status that says how the child failed."""
+        if self._process is None:
+            failure = self._start()
+            if failure is not None:
+                return self._failed(case, *failure)
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(dataclasses.asdict(case)) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return self._failed(
+                case, "runtime_error", f"the worker process died before this case; {self._last_error()}"
+            )
+        answer = self._answer(self.config.case_timeout_s)
+        if answer is None:
+            return self._failed(case, *self._why_no_answer(self.config.case_timeout_s))
+        measurement = Measurement.from_json(answer)
+        if measurement.status == "runtime_error":
+            self.stop()
+        return measurement
+
+    def stop(self) -> None:
+        """End the child, kindly if it listens."""
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream is not None:
+                stream.close()
+        self._process = None
+
+    def _start(self) -> tuple[str, str] | None:
+        """Start the child and wait until it is ready; status and reason when it never is."""
+        environment = dict(os.environ)
+        environment.pop("TRITON_INTERPRET", None)
+        if self.config.kind == "interpret":
+            environment["TRITON_INTERPRET"] = "1"
+        command = [sys.executable, "-m", "dsmla_bench.bench.worker", json.dumps(dataclasses.asdict(self.config))]
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed by stop
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            encoding="utf-8",
+            env=environment,
+        )
+        self._answers = queue.Queue()
+        threading.Thread(target=_pump, args=(self._process.stdout, self._answers), daemon=True).start()
+        if self._answer(self.config.start_timeout_s) == READY:
+            return None
+        return self._why_no_answer(self.config.start_timeout_s)
+
+    def _answer(self, timeout_s: float) -> str | None:
+        """The child's next line; None when it died or said nothing in time."""
+        try:
+            return self._answers.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+    def _why_no_answer(self, timeout_s: float) -> tuple[str, str]:
+        """Status and reason of a missing answer: a child that closed its output is ending, any other one hangs."""
+        assert self._process is not None
+        try:
+            code = self._process.wait(timeout=5.0)
+        except subprocess.TimeoutExpired:
+            return "timeout", f"no answer within {timeout_s:g} s; the worker process was ended"
+        return "runtime_error", f"the worker process died (exit code {code}); {self._last_error()}"
+
+    def _failed(self, case: Case, status: str, reason: str) -> Measurement:
+        self.stop()
+        return Measurement(case, self.config.process, status, reason)
+
+    def _last_error(self) -> str:
+        """The last line that the child wrote to standard error."""
+        if self._errors is None:
+            return "it said nothing"
+        self._errors.seek(0)
+        lines = [line.strip() for line in self._errors.read().splitlines() if line.strip()]
+        return f"it said: {lines[-1][:500]}" if lines else "it said nothing"
+
+
+def _pump(stream: IO[str], answers: queue.Queue[str | None]) -> None:
+    """Hand the child's lines to the parent; None when the stream ends."""
+    for line in stream:
+        answers.put(line.rstrip("\n"))
+    answers.put(None)
+
+
+def serve(bench: Bench, process: int, questions: IO[str], answers: IO[str]) -> None:
+    """Answer every case until the questions end or an error leaves this process unusable."""
+    print(READY, file=answers, flush=True)
+    for line in questions:
+        case = Case(**json.loads(line))
+        try:
+            measurement = bench.measure(case)
+        except Exception as error:  # whatever a kernel or an operator raises belongs to the row, not to the sweep
+            text = (
+                f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+            )
+            measurement = Measurement(case, process, "runtime_error", text)
+        print(measurement.to_json(), file=answers, flush=True)
+        if measurement.status == "runtime_error":
+            return
+
+
+def main() -> None:
+    """The child: the configuration is the only argument."""
+    config = WorkerConfig(**json.loads(sys.argv[1]))
+    # Libraries print to standard output; the answers must be the only thing on it.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    module, name = KINDS[config.kind] if config.kind in KINDS else config.kind.split(":")
+    bench = getattr(importlib.import_module(module), name)(config)
+    serve(bench, config.process, sys.stdin, answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Accuracy: what a format costs in error and in task scores."""
