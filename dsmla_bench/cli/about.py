@@ -1,0 +1,85 @@
+"""``dsmla-bench list`` and ``dsmla-bench env``: what could be measured here, and where here is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dsmla_bench.cli.common import print_json, print_text
+
+VllmLibrary = Annotated[
+    Path | None,
+    typer.Option(
+        "--vllm-library",
+        envvar="DSMLA_BENCH_VLLM_LIBRARY",
+        help="vLLM's compiled cache operators (a .so), instead of an installed vLLM.",
+    ),
+]
+
+
+def list_axes(
+    arch: Annotated[str, typer.Option(help="Architecture to judge for, e.g. sm90.")] = "sm90",
+    vllm_library: VllmLibrary = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """List operations, formats and providers, and why a provider cannot serve a format here. Needs no GPU."""
+    from dsmla_bench.bench.cases import DEFAULT_TOKENS, PAGE_ORDERS
+    from dsmla_bench.kernels.arch import Architecture
+    from dsmla_bench.kernels.formats import all_formats
+    from dsmla_bench.kernels.operations import all_operations
+    from dsmla_bench.kernels.providers import load_providers
+
+    target = Architecture.parse(arch)
+    providers = load_providers({"vllm": vllm_library} if vllm_library else {})
+    usable = [
+        {"operation": op.name, "format": fmt.key, "provider": name, "why_not": provider.why_not(op, fmt, target)}
+        for op in all_operations()
+        for fmt in all_formats()
+        for name, provider in providers.items()
+    ]
+    if as_json:
+        print_json({"arch": target.name, "tokens": DEFAULT_TOKENS, "page_orders": PAGE_ORDERS, "cases": usable})
+        return
+    lines = ["operations"] + [f"  {op.name:<18}{op.summary}" for op in all_operations()]
+    lines += ["formats"] + [f"  {fmt.key:<22}{fmt.summary}" for fmt in all_formats()]
+    lines += ["providers"] + [f"  {name:<18}{provider.summary}" for name, provider in providers.items()]
+    lines += [f"tokens        {', '.join(map(str, DEFAULT_TOKENS))}", f"page orders   {', '.join(PAGE_ORDERS)}"]
+    print_text("\n".join([*lines, f"on {target.label}", *_reasons(usable)]))
+
+
+def _reasons(cases: list[dict[str, Any]]) -> list[str]:
+    """A line per provider, operation and reason, with the formats that it holds for."""
+    formats: dict[tuple[str, str, str], list[str]] = {}
+    for case in cases:
+        key = (case["provider"], case["operation"], case["why_not"] or "usable")
+        formats.setdefault(key, []).append(case["format"])
+    return [f"  {p:<12}{op:<10}{reason}: {', '.join(names)}" for (p, op, reason), names in formats.items()]
+
+
+def env(as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False) -> None:
+    """Show what a manifest would say of this machine: packages, git commit, CUDA devices."""
+    import torch
+
+    from dsmla_bench.bench.manifest import describe, describe_device
+
+    devices = [describe_device(index) for index in range(torch.cuda.device_count())]
+    facts = {**describe(), "devices": devices}
+    if as_json:
+        print_json(facts)
+    else:
+        print_text("\n".join(_lines(facts)))
+
+
+def _lines(facts: dict[str, Any], indent: str = "") -> list[str]:
+    lines = []
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            lines += [f"{indent}{name}", *_lines(value, indent + "  ")]
+        elif isinstance(value, list):
+            lines += [f"{indent}{name}: {'none' if not value else len(value)}"]
+            lines += [line for item in value for line in _lines(item, indent + "  ")]
+        else:
+            lines.append(f"{indent}{name}: {'–' if value is None else value}")
+    return lines

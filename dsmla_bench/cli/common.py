@@ -1,0 +1,83 @@
+"""What several commands share: exit codes, lists on the command line, plain or rich output."""
+
+from __future__ import annotations
+
+import enum
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from dsmla_bench.results import Run
+
+
+class ExitCode(enum.IntEnum):
+    """What CI may rely on."""
+
+    FINE = 0
+    FINDINGS = 1
+    USAGE = 2
+    NO_DEVICE = 3
+
+
+def split(text: str | None) -> list[str]:
+    """``a,b,c`` → its parts; nothing for None."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def choose(text: str | None, available: list[str], what: str) -> tuple[str, ...]:
+    """The named members of ``available``, all of them for None. Raises ValueError listing what exists."""
+    chosen = split(text)
+    for name in chosen:
+        if name not in available:
+            raise ValueError(f"no {what} {name!r}; available: {', '.join(available)}")
+    return tuple(chosen or available)
+
+
+def integers(text: str, what: str) -> tuple[int, ...]:
+    """``1,128,8192`` → its numbers. Raises ValueError for anything else."""
+    try:
+        return tuple(int(part) for part in split(text))
+    except ValueError as error:
+        raise ValueError(f"{what} must be numbers with commas between, found {text!r}") from error
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output, UTF-8 as it is."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_text(text: str) -> None:
+    """Text on standard output; characters that its encoding lacks are written as ASCII stand-ins."""
+    from dsmla_bench.reports.renderings import printable
+
+    typer.echo(printable(text, sys.stdout.encoding))
+
+
+def print_tables(run: Run) -> None:
+    """The run's tables: coloured and fitted to the terminal, or plain text where standard output is none."""
+    from dsmla_bench.reports.renderings import to_rich, to_text
+    from dsmla_bench.reports.report import run_tables
+
+    tables = run_tables(run, run.rows())
+    if not sys.stdout.isatty():
+        print_text(to_text(tables))
+        return
+    console = Console()
+    for line in filter(None, (tables.headline, tables.common)):
+        console.print(line, markup=False)
+    for table in to_rich(tables, console.width):
+        console.print(table)
+    for line in (*tables.notes, *tables.reasons):
+        console.print(line, markup=False)
+
+
+def print_run(run: Run, *, as_json: bool) -> None:
+    """A run as tables, or as JSON: its path, manifest and rows."""
+    if as_json:
+        print_json({"run": str(run.path), "manifest": run.manifest, "rows": run.records()})
+    else:
+        print_tables(run)

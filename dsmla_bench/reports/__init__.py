@@ -1,0 +1,1 @@
+"""Reading results: tables, plots and report folders, from rows alone. Needs neither torch nor a GPU."""
