@@ -42,11 +42,7 @@ from dsmla_bench.kernels.formats.numerics import (
 
 TILE = 16
 SCALE_FLOOR = 2.0**-9
-E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 E2M1_MIDPOINTS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
-SCALE_OFFSETS = tuple(8 * (s & 3) + (s >> 2) for s in range(32))
-"""Where in the scale field the scale of tile s lies."""
-
 FIELDS = (
     Field("NoPE", "e2m1", 0, 512, order="even value in the low nibble"),
     Field("RoPE", "e4m3", 256, 64),
@@ -69,9 +65,22 @@ def e2m1_from_fp32(values: torch.Tensor) -> torch.Tensor:
 
 
 def fp32_from_e2m1(codes: torch.Tensor) -> torch.Tensor:
-    """e2m1 codes 0..15 (uint8) of any shape → fp32, exact."""
-    table = torch.tensor([*E2M1_VALUES, *(-value for value in E2M1_VALUES)], device=codes.device)
-    return table[codes.long()]
+    """e2m1 codes 0..15 (uint8) of any shape → fp32, exact.
+
+    The low bits are exponent and mantissa: at the top of fp32's fields they read 2^-126 too small, subnormals included.
+    """
+    bits = (codes & 7).int() << 22 | (codes & 8).int() << 28
+    return bits.view(torch.float32) * 2.0**126
+
+
+def permute_scales(scales: torch.Tensor) -> torch.Tensor:
+    """Scales [T, 32] by tile → in the order in which a row holds them: tile s goes to 8 (s & 3) + (s >> 2)."""
+    return scales.reshape(-1, 8, 4).transpose(1, 2).flatten(1)
+
+
+def unpermute_scales(stored: torch.Tensor) -> torch.Tensor:
+    """The inverse of ``permute_scales``."""
+    return stored.reshape(-1, 4, 8).transpose(1, 2).flatten(1)
 
 
 def scale_codes(amax: torch.Tensor, *, round_up: bool) -> torch.Tensor:
@@ -92,9 +101,7 @@ def quantize(
     sf = fp32_from_e4m3(scales)
     codes = e2m1_from_fp32(values * (torch.ones_like(sf) / sf).repeat_interleave(TILE, dim=-1))
     packed = codes[:, 0::2] | codes[:, 1::2] << 4
-    permuted = torch.empty_like(scales)
-    permuted[:, SCALE_OFFSETS] = scales
-    return torch.cat([packed, e4m3_from_fp32(k_pe.float()), permuted], dim=-1)
+    return torch.cat([packed, e4m3_from_fp32(k_pe.float()), permute_scales(scales)], dim=-1)
 
 
 def dequantize(
@@ -103,7 +110,7 @@ def dequantize(
     """rows uint8 [T, 352] → kv_c bf16 [T, 512], k_pe bf16 [T, 64]; no value is rounded."""
     packed = rows[:, :256]
     codes = torch.stack([packed & 0xF, packed >> 4], dim=-1).flatten(1)
-    scales = rows[:, 320:][:, SCALE_OFFSETS]
+    scales = unpermute_scales(rows[:, 320:])
     kv_c = fp32_from_e2m1(codes) * fp32_from_e4m3(scales).repeat_interleave(TILE, dim=-1)
     return bf16_from_fp32(kv_c), bf16_from_fp32(fp32_from_e4m3(rows[:, 256:320].contiguous()))
 
