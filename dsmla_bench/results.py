@@ -12,6 +12,7 @@ give pandas frames with one dtype per column, also when empty. Neither torch nor
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import secrets
@@ -24,7 +25,8 @@ from typing import Any
 
 import pandas as pd
 
-from dsmla_bench.rows import Measurement, Row, row_types, summarise
+from dsmla_bench.rows import Measurement, Row, row_types
+from dsmla_bench.summary import summarise_all
 
 SCHEMA_VERSION = 1
 _PANDAS_TYPES = {int: "Int64", float: "Float64", bool: "boolean", str: "string"}
@@ -73,6 +75,22 @@ class Run:
         manifest = _read_manifest(path)
         return cls(path, manifest, list(_read_measurements(path / "rows.jsonl")))
 
+    @classmethod
+    def resume(cls, path: str | Path, config: dict[str, Any]) -> Run:
+        """The run at ``path``, ready for more measurements; a cut last line is set aside in rows.jsonl.cut.
+
+        ``config`` is what the caller is about to measure. Raises RunError when the run had another one, naming
+        the field that differs.
+        """
+        run = cls.load(path)
+        known = run.manifest.get("config") or {}
+        for name in sorted(known.keys() | config.keys()):
+            if _plain(known.get(name)) != _plain(config.get(name)):
+                found = f"{name} is {_plain(config.get(name))} now and was {_plain(known.get(name))}"
+                raise RunError(f"{run.path}: cannot be resumed with another configuration: {found}; start a new run")
+        _set_aside_cut_line(run.path / "rows.jsonl")
+        return run
+
     @property
     def run_id(self) -> str:
         """The run's name: start time in UTC and a random suffix."""
@@ -103,10 +121,7 @@ class Run:
 
     def summaries(self) -> list[Row]:
         """One Row per case, in the order in which cases were first measured."""
-        by_case: dict[str, list[Measurement]] = {}
-        for measurement in self.measurements:
-            by_case.setdefault(measurement.case.row_id, []).append(measurement)
-        return [summarise(group) for group in by_case.values()]
+        return summarise_all(self.measurements)
 
     def rows(self) -> pd.DataFrame:
         """One row per case with the columns and types of ``Row``; undefined is <NA>."""
@@ -142,6 +157,39 @@ def latest_run(results: Path) -> Path:
     if not runs:
         raise RunError(f"{results}: holds no run; measure one with `dsmla-bench kernels`")
     return runs[-1]
+
+
+def config_hash(config: dict[str, Any]) -> str:
+    """SHA-256 of a configuration: equal for equal ones, whatever the order of their fields."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON gives it back: tuples as lists."""
+    return json.loads(json.dumps(value))
+
+
+def _set_aside_cut_line(file: Path) -> None:
+    """Move what follows the last good line of ``file`` into FILE.cut; the whole lines are never at risk."""
+    data = file.read_bytes()
+    lines = data.splitlines(keepends=True)
+    cut = b""
+    if lines and not (lines[-1].endswith(b"\n") and _is_measurement(lines[-1])):
+        cut = lines.pop()
+    if cut:
+        with open(file.with_suffix(".jsonl.cut"), "ab") as aside:
+            aside.write(cut + b"\n")
+        replacement = file.with_suffix(".jsonl.tmp")
+        replacement.write_bytes(b"".join(lines))
+        replacement.replace(file)
+
+
+def _is_measurement(line: bytes) -> bool:
+    try:
+        Measurement.from_json(line.decode())
+    except (ValueError, UnicodeDecodeError):
+        return False
+    return True
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The concepts of a run: a case to measure, one process's measurement of it, and the row that summarises them.
 
-Pure data and pure arithmetic: no torch, no files. ``Case`` says what to run. A worker process answers it with one
-``Measurement``: a status, the correctness gate's findings and raw samples. ``summarise`` turns the measurements of one
-case, one from every process, into a ``Row``: the tidy record that tables, plots and comparisons read.
+Pure data: no torch, no files. ``Case`` says what to run. A worker process answers it with one ``Measurement``: a
+status, the correctness gate's findings and raw samples. ``summary.summarise`` turns the measurements of one case, one
+from every process, into a ``Row``: the tidy record that tables, plots and comparisons read.
 
 Units: ``us`` is microseconds, ``gbps`` is 1e9 bytes per second, bytes come from the format's layout.
 """
@@ -13,7 +13,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import statistics
 import typing
 from dataclasses import dataclass, field
 from typing import Any
@@ -117,6 +116,7 @@ class Row:
     us            median over processes of each process's median, headline method, µs
     us_lo, us_hi  smallest and largest process median (one process: its quartiles), µs
     us_check      the same figure by the other method, where it was measured, µs
+    us_sum        the durations of the operation's kernels added up, where it launches several (method activity), µs
     us_min        smallest sample, µs
     samples, processes   how many samples and processes ``us`` rests on
     floor_us      an empty kernel timed by the same method in the same run
@@ -126,6 +126,12 @@ class Row:
     gbps          (bytes_read + bytes_written) / us
     bound_us      max(floor_us, bytes / copy_gbps): the fastest this machine allows
     bound_share   bound_us / us; null where the time is under twice the floor
+    kcycles       us · sm_mhz / 1000: the time on the clock of the multiprocessors, which clock changes leave alone
+    sm_mhz        the multiprocessor clock right after the samples, median over processes
+    throttle_reasons  why the device was slowed down while the row was timed
+    peak_gbps     what the device's memory can move at most, by its clock and bus width
+    binary_sha256 of the machine code that was run, or of the library that holds it
+    suspect       the figure may be wrong; ``suspicion`` says why
     launch_bound  the time is under twice the floor: it says nothing about the kernel's speed
     first_call_us the first call, compilation included; never part of ``us``
     conversion    "native" (the target has the instruction), "emulated", or "none" needed
@@ -156,6 +162,7 @@ class Row:
     us_hi: float | None = None
     us_min: float | None = None
     us_check: float | None = None
+    us_sum: float | None = None
     samples: int | None = None
     processes: int | None = None
     floor_us: float | None = None
@@ -167,6 +174,13 @@ class Row:
     bound_us: float | None = None
     bound_share: float | None = None
     launch_bound: bool | None = None
+    kcycles: float | None = None
+    sm_mhz: float | None = None
+    throttle_reasons: str | None = None
+    peak_gbps: float | None = None
+    binary_sha256: str | None = None
+    suspect: bool | None = None
+    suspicion: str | None = None
     first_call_us: float | None = None
     conversion: str | None = None
     bytes_compared: int | None = None
@@ -186,75 +200,3 @@ ROW_FIELDS = tuple(field.name for field in dataclasses.fields(Row))
 def row_types() -> dict[str, type]:
     """Column name → Python type (int, float, bool or str) of every column of ``Row``, None left out."""
     return {name: (typing.get_args(hint) or (hint,))[0] for name, hint in typing.get_type_hints(Row).items()}
-
-
-def summarise(measurements: list[Measurement], method: str = "graph") -> Row:
-    """The row of one case from its measurements, one per process.
-
-    A status other than ok in any process becomes the row's status: the first by process. A time of 0 µs or no sample by
-    ``method`` is ``unresolved``, never a number. Raises ValueError when the measurements are of different cases or
-    there is none.
-    """
-    if not measurements:
-        raise ValueError("no measurement to summarise")
-    case = measurements[0].case
-    if any(m.case != case for m in measurements):
-        raise ValueError("measurements of different cases cannot be summarised together")
-    bad = min((m for m in measurements if m.status != "ok"), key=lambda m: m.process, default=None)
-    first = bad or measurements[0]
-    facts = {name: value for name, value in first.facts.items() if name in ROW_FIELDS}
-    row = Row(row_id=case.row_id, **dataclasses.asdict(case), status=first.status, reason=first.reason, **facts)
-    if bad is not None:
-        return row
-    per_process = [m.samples[method] for m in measurements if m.samples.get(method)]
-    if not per_process:
-        found = ", ".join(sorted({name for m in measurements for name in m.samples})) or "nothing"
-        reason = f"no sample by method {method!r} (measured: {found})"
-        return dataclasses.replace(row, status="unresolved", reason=reason)
-    if statistics.median(map(statistics.median, per_process)) <= 0:
-        reason = "below the clock's resolution: the median time is 0 µs"
-        return dataclasses.replace(row, status="unresolved", reason=reason, method=method)
-    return dataclasses.replace(row, **_timing(measurements, method, row))
-
-
-def _timing(measurements: list[Measurement], method: str, row: Row) -> dict[str, Any]:
-    """The columns of ``Row`` that come from samples; there are some by ``method``, and their median is positive."""
-    per_process = [m.samples[method] for m in measurements if m.samples.get(method)]
-    medians = [statistics.median(samples) for samples in per_process]
-    us = statistics.median(medians)
-    pooled = sorted(sample for samples in per_process for sample in samples)
-    spread = medians if len(medians) > 1 else _quartiles(pooled)
-    floor_us = _median_fact(measurements, "floor_us")
-    copy_gbps = _median_fact(measurements, "copy_gbps")
-    known = row.bytes_read is not None and row.bytes_written is not None
-    moved = (row.bytes_read or 0) + (row.bytes_written or 0)
-    launch_bound = us < 2 * floor_us if floor_us is not None else None
-    bound_us = max(floor_us, moved / copy_gbps / 1e3) if floor_us is not None and copy_gbps and known else None
-    others = [statistics.median(s) for m in measurements for name, s in m.samples.items() if name != method and s]
-    return {
-        "method": method,
-        "us": us,
-        "us_lo": min(spread),
-        "us_hi": max(spread),
-        "us_min": pooled[0],
-        "us_check": statistics.median(others) if others else None,
-        "samples": len(pooled),
-        "processes": len(per_process),
-        "floor_us": floor_us,
-        "quantum_us": _median_fact(measurements, "quantum_us"),
-        "copy_gbps": copy_gbps,
-        "gbps": moved / us / 1e3 if moved else None,
-        "bound_us": bound_us,
-        "bound_share": bound_us / us if bound_us is not None and not launch_bound else None,
-        "launch_bound": launch_bound,
-    }
-
-
-def _quartiles(ordered: list[float]) -> list[float]:
-    """The quartiles around the median, never outside the samples."""
-    return statistics.quantiles(ordered, n=4, method="inclusive")[::2] if len(ordered) > 1 else ordered
-
-
-def _median_fact(measurements: list[Measurement], name: str) -> float | None:
-    values = [m.facts[name] for m in measurements if m.facts.get(name) is not None]
-    return statistics.median(values) if values else None

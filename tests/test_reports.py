@@ -18,7 +18,7 @@ from dsmla_bench.reports.report import run_tables, write_report
 from dsmla_bench.reports.sheet import spread
 from dsmla_bench.reports.tables import kernel_tables, significant
 from dsmla_bench.results import RunError, rows_frame
-from dsmla_bench.rows import summarise
+from dsmla_bench.summary import summarise
 
 LABEL = "H200 – Prüfstand 试验 µs"
 

@@ -7,7 +7,7 @@ import pytest
 from builders import MANIFEST, case, compiled_sweep, h200_sweep, refused, run_of, timed
 
 from dsmla_bench.results import SCHEMA_VERSION, Run, RunError, latest_run, rows_frame
-from dsmla_bench.rows import summarise
+from dsmla_bench.summary import summarise
 
 LABEL = "H200 – Prüfstand 试验 µs"
 

@@ -1,142 +1,138 @@
-"""Measuring a case on a CUDA device: gate, then time.
-
-``CudaBench.measure(case)`` never raises for what a kernel does wrong: it returns a Measurement with a status. Only an
-error that leaves the device unusable ends the process, which the sweep notices and answers with a fresh one.
-"""
+"""Timing on a CUDA device: both methods, hot and cold, the clock beside them, and the ceilings of the machine."""
 
 from __future__ import annotations
 
-import gc
-import time
-from collections.abc import Callable
+import ctypes
+import statistics
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from dsmla_bench.bench import gate, graphs
-from dsmla_bench.bench.cases import inputs_key, operation_of, shape_of, why_not
+from dsmla_bench.bench import graphs, kernels
+from dsmla_bench.bench.activity import activity_times
+from dsmla_bench.bench.device import Call, MeasurementError, Timing
+from dsmla_bench.bench.nvml import open_nvml
 from dsmla_bench.bench.rotation import plan_rotation
-from dsmla_bench.bench.worker import WorkerConfig
 from dsmla_bench.kernels.arch import Architecture
-from dsmla_bench.kernels.formats import CacheFormat, get_format
-from dsmla_bench.kernels.operations import Operation
-from dsmla_bench.kernels.providers import Provider, load_providers
-from dsmla_bench.rows import Case, Measurement
 
-REPLAYS = 15
+GRAPH_REPLAYS = 15
+ACTIVITY_REPLAYS = 3
+CALIBRATION_FACTOR = 3
+"""How many times more often a ceiling is measured than a row."""
+COPY_BYTES = 2**30
+CLOCK_CYCLES = 200_000
 
 
-class CudaBench:
-    """Measures cases on one CUDA device of this process."""
+class CudaDevice:
+    """One CUDA device of this process."""
 
-    def __init__(self, config: WorkerConfig) -> None:
-        self.process, self.seed = config.process, config.seed
-        self.device = torch.device("cuda", config.device)
-        torch.cuda.set_device(self.device)
-        properties = torch.cuda.get_device_properties(self.device)
-        self.device_name, self.l2_bytes = properties.name, properties.L2_cache_size
+    def __init__(self, index: int) -> None:
+        self.torch_device = torch.device("cuda", index)
+        torch.cuda.set_device(self.torch_device)
+        properties = torch.cuda.get_device_properties(self.torch_device)
+        self.name, self.l2_bytes = properties.name, properties.L2_cache_size
         self.arch = Architecture(properties.major, properties.minor)
-        self.providers = load_providers(config.library_paths())
-        self.flush = graphs.Flusher(self.l2_bytes, self.device)
-        self.calibration = self._calibrate()
-        self._inputs = _InputsCache(self.device, config.seed)
+        self.nvml = open_nvml(str(properties.uuid))
+        described = self.nvml.describe() if self.nvml else {}
+        self.peak_gbps = described.get("peak_gbps") or self.arch.published_gbps
+        reset_persisting_l2()
+        self._flush = kernels.Flusher(self.l2_bytes, self.torch_device)
+        self._spun, self._clock = (torch.zeros(2, dtype=torch.int64, device=self.torch_device) for _ in range(2))
+        for warm_up in (self._flush, kernels.empty, kernels.separator, self.sm_mhz):
+            warm_up()
+        self.synchronize()
 
-    def _calibrate(self) -> dict[str, float | None]:
-        """The empty kernel's time, what the clock resolves and the copy bandwidth, by the method of the rows."""
-        floor = graphs.measure_floor(self.device, 3 * REPLAYS)
+    def synchronize(self) -> None:
+        """Wait for the device; raises what went wrong on it."""
+        torch.cuda.synchronize(self.torch_device)
+
+    def calibrate(self, methods: Sequence[str]) -> dict[str, Any]:
+        """An empty kernel by the first method, what that method resolves, and a copy kernel's bandwidth."""
+        floor = self._samples(methods[0], [kernels.empty] * graphs.LONG_LAUNCHES, graphs.SHORT_LAUNCHES, None)
         return {
-            "floor_us": sorted(floor)[len(floor) // 2],
+            "floor_us": statistics.median(floor),
             "quantum_us": graphs.quantum_us(floor),
-            "copy_gbps": graphs.measure_copy_gbps(self.device, REPLAYS),
+            "copy_gbps": self.copy_gbps(),
         }
 
-    def measure(self, case: Case) -> Measurement:
-        """Check and time one case."""
-        operation, fmt = operation_of(case), get_format(f"{case.format}:{case.revision}")
-        provider = self.providers[case.provider]
-        reason = why_not(provider, operation, fmt, case)
-        if reason is not None:
-            return Measurement(case, self.process, "skipped", reason)
-        facts = self._facts(operation, fmt, case)
-        try:
-            return self._gate_and_time(operation, fmt, provider, case, facts)
-        except torch.OutOfMemoryError as error:
-            self._inputs.clear()
-            gc.collect()
-            torch.cuda.empty_cache()
-            return Measurement(case, self.process, "oom", str(error).splitlines()[0], facts=facts)
+    def copy_gbps(self, nbytes: int = COPY_BYTES) -> float:
+        """Bandwidth of a copy kernel over ``nbytes`` in and as many out, bytes read + written: the ceiling."""
+        copy = self.copy(nbytes)
+        copy()
+        samples = graphs.slope_samples(1, [copy] * 4, GRAPH_REPLAYS)
+        return 2 * nbytes / statistics.median(samples) / 1e3
 
-    def _gate_and_time(
-        self, operation: Operation, fmt: CacheFormat, provider: Provider, case: Case, facts: dict[str, Any]
-    ) -> Measurement:
-        inputs = self._inputs.get(operation, fmt, case, 0)
-        expected = self._inputs.expected(operation, fmt, case)
-        started = time.perf_counter()
-        call = provider.bind(operation, fmt, inputs, self.arch)
-        found = gate.outputs_of(call, operation.outputs(inputs))
-        torch.cuda.synchronize()
-        facts["first_call_us"] = (time.perf_counter() - started) * 1e6
-        result = gate.compare(found, expected)
-        facts |= {"bytes_compared": result.bytes_compared, "bytes_differing": result.bytes_differing}
-        if result.bytes_differing:
-            return Measurement(case, self.process, "incorrect", result.reason, facts=facts)
+    def time(self, bind: Callable[[int], Call], nbytes: int, l2_state: str, methods: Sequence[str]) -> Timing:
+        """Samples by every method: over rotating buffers behind a flush (cold), or over one buffer (hot)."""
+        call = bind(0)
+        call()  # whatever its first call loads must be loaded before a graph is captured
+        short, long = graphs.launches_for(graphs.estimate_us(call))
+        launches: list[Call] = [call] * long
+        before: Call | None = None
+        if l2_state == "cold":
+            rotation = plan_rotation(nbytes, self.l2_bytes, long)
+            calls = [call, *(bind(index) for index in range(1, rotation.buffers))]
+            launches, before = [calls[index % rotation.buffers] for index in range(long)], self._flush
+        facts: dict[str, Any] = {}
+        samples = {}
+        for method in methods:
+            samples[method] = self._samples(method, launches, short, before, facts)
+        facts["sm_mhz"] = self.sm_mhz()
+        reasons = self.nvml.throttle_reasons() if self.nvml else []
+        facts["throttle_reasons"] = ", ".join(reasons) or None
+        return Timing(samples, facts)
 
-        def bind(index: int) -> graphs.Call:
-            return provider.bind(operation, fmt, self._inputs.get(operation, fmt, case, index), self.arch)
+    def _samples(
+        self, method: str, launches: list[Call], short: int, before: Call | None, facts: dict[str, Any] | None = None
+    ) -> list[float]:
+        """Samples of µs per launch by one method; the sum of an operation's kernels goes into ``facts``."""
+        if method == "graph":
+            return graphs.slope_samples(short, launches, GRAPH_REPLAYS, before)
+        times = activity_times(launches, short, ACTIVITY_REPLAYS, before)
+        if facts is not None:
+            facts["us_sum"] = statistics.median(time.sum_us for time in times)
+        return [time.span_us for time in times]
 
-        samples = self._time(call, bind, facts["bytes_read"] + facts["bytes_written"], case.l2_state)
-        return Measurement(case, self.process, "ok", samples={"graph": samples}, facts=facts)
+    def spin(self, microseconds: float) -> Call:
+        """A call that spins for so long by the multiprocessor's cycle counter."""
+        cycles = round(microseconds * self.sm_mhz())
+        return lambda: kernels.spin_kernel[(1,)](self._spun, cycles)
 
-    def _time(self, call: graphs.Call, bind: Callable[[int], graphs.Call], nbytes: int, l2_state: str) -> list[float]:
-        """Samples of µs per launch: over rotating buffers behind a flush (cold), or on one buffer (hot)."""
-        estimate_us = min(graphs.event_time_us(call) for _ in range(3))
-        short, long = graphs.launches_for(estimate_us)
-        if l2_state == "hot":
-            return graphs.slope_samples([call] * short, [call] * long, REPLAYS)
-        rotation = plan_rotation(nbytes, self.l2_bytes, long)
-        calls = [bind(index) for index in range(rotation.buffers)]
-        launches = [calls[index % rotation.buffers] for index in range(long)]
-        return graphs.slope_samples(launches[:short], launches, REPLAYS, self.flush)
+    def spun_us(self) -> float:
+        """How long the last spin took: its cycles over the clock's rate."""
+        return int(self._spun[0]) / self.sm_mhz()
 
-    def _facts(self, operation: Operation, fmt: CacheFormat, case: Case) -> dict[str, Any]:
-        traffic = operation.traffic(fmt, shape_of(case))
-        return {
-            "bytes_read": traffic.bytes_read,
-            "bytes_written": traffic.bytes_written,
-            "conversion": fmt.conversion(self.arch) if case.provider == "triton" else None,
-            "seed": self.seed,
-            "device": self.device_name,
-            **self.calibration,
-        }
+    def copy(self, nbytes: int) -> Call:
+        """A call that copies ``nbytes`` between two buffers of its own."""
+        source = torch.randint(1, 2**31, (nbytes // 4,), dtype=torch.int32, device=self.torch_device)
+        return kernels.copy(source, torch.empty_like(source))
+
+    def on_side_stream(self, call: Call) -> Call:
+        """A call that does ``call`` on a second stream and joins it."""
+        side = torch.cuda.Stream(self.torch_device)
+
+        def forked() -> None:
+            main = torch.cuda.current_stream(self.torch_device)
+            side.wait_stream(main)
+            with torch.cuda.stream(side):
+                call()
+            main.wait_stream(side)
+
+        return forked
+
+    def sm_mhz(self) -> float:
+        """The multiprocessor clock right now, MHz: cycles over nanoseconds of a kernel that spins about 0.1 ms."""
+        kernels.spin_kernel[(1,)](self._clock, CLOCK_CYCLES)
+        cycles, nanoseconds = self._clock.tolist()
+        return float(1e3 * cycles / nanoseconds)
 
 
-class _InputsCache:
-    """Inputs of the cases that share them, one set per rotating buffer, and the reference's outputs for the first."""
+def reset_persisting_l2() -> None:
+    """Turn lines that an earlier user of the context made persist in L2 into ordinary ones, which a flush evicts.
 
-    def __init__(self, device: torch.device, seed: int) -> None:
-        self._device, self._seed = device, seed
-        self._key: tuple[Any, ...] | None = None
-        self._sets: dict[int, Any] = {}
-        self._expected: dict[str, torch.Tensor] | None = None
-
-    def get(self, operation: Operation, fmt: CacheFormat, case: Case, index: int) -> Any:
-        """The inputs of buffer ``index``, from a seed of their own."""
-        if inputs_key(case) != self._key:
-            self.clear()
-            self._key = inputs_key(case)
-        if index not in self._sets:
-            generator = torch.Generator(self._device).manual_seed(self._seed * 1000 + index)
-            self._sets[index] = operation.make_inputs(fmt, shape_of(case), self._device, generator)
-        return self._sets[index]
-
-    def expected(self, operation: Operation, fmt: CacheFormat, case: Case) -> dict[str, torch.Tensor]:
-        """The bytes that the reference writes for buffer 0."""
-        inputs = self.get(operation, fmt, case, 0)
-        if self._expected is None:
-            self._expected = gate.outputs_of(operation.reference(fmt, inputs), operation.outputs(inputs))
-        return self._expected
-
-    def clear(self) -> None:
-        """Let go of everything."""
-        self._key, self._expected = None, None
-        self._sets.clear()
+    Raises MeasurementError when the driver refuses.
+    """
+    code = ctypes.CDLL("libcuda.so.1").cuCtxResetPersistingL2Cache()
+    if code != 0:
+        raise MeasurementError(f"the driver could not reset persisting L2 lines (cuCtxResetPersistingL2Cache: {code})")

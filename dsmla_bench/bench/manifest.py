@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from dsmla_bench import __version__
+from dsmla_bench.bench.nvml import driver_version, open_nvml
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats import default_formats
 
@@ -42,18 +43,26 @@ def describe() -> dict[str, Any]:
 
 
 def describe_device(index: int) -> dict[str, Any]:
-    """Name, uuid, architecture, multiprocessors, L2 and memory of a CUDA device."""
+    """Name, uuid, architecture, multiprocessors, L2 and memory of a CUDA device; power, ECC, MIG and clocks by NVML."""
     properties = torch.cuda.get_device_properties(index)
+    uuid = str(properties.uuid)
+    nvml = open_nvml(uuid)
     return {
         "index": index,
         "name": properties.name,
-        "uuid": str(properties.uuid),
+        "uuid": uuid,
         "arch": Architecture(properties.major, properties.minor).name,
         "sm_count": properties.multi_processor_count,
         "l2_bytes": properties.L2_cache_size,
         "memory_bytes": properties.total_memory,
-        "driver": _driver(),
+        "driver": driver_version(),
+        **(nvml.describe() if nvml else {"nvml": "not available"}),
     }
+
+
+def device_name() -> str | None:
+    """The first CUDA device's name, or None without one."""
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
 
 
 def _version(package: str) -> str | None:
@@ -70,11 +79,6 @@ def _git() -> dict[str, Any] | None:
         return None
     commit, changes = _output(["git", "rev-parse", "HEAD"], root), _output(["git", "status", "--porcelain"], root)
     return None if commit is None else {"commit": commit, "dirty": bool(changes)}
-
-
-def _driver() -> str | None:
-    answer = _output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
-    return answer.splitlines()[0] if answer else None
 
 
 def _output(command: list[str], folder: Path | None = None) -> str | None:

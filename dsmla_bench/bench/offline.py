@@ -69,7 +69,7 @@ class CompileBench:
         arch = Architecture.parse(case.arch)
         reason = why_not(self.providers[case.provider], operation, fmt, case)
         if reason is None and case.provider != "triton":
-            reason = f"{case.provider} can only be run on a GPU; no {arch.label} device here"
+            reason = f"{case.provider} is timed on a GPU only; no {arch.label} device here"
         if reason is not None:
             return Measurement(case, self.process, "skipped", reason)
         traffic = operation.traffic(fmt, shape_of(case))

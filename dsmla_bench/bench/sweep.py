@@ -5,14 +5,14 @@ differs between processes (addresses, the mapping of programs to multiprocessors
 an earlier process skipped or found wrong is not asked again. ``check_offline`` runs where there is no device: each case
 once through the interpreter and once through the compiler.
 
-Both are generators over finished measurements, so that the caller can draw a progress bar and stop at any time; both
-append to the run as they go.
+Both are generators over finished measurements, so that the caller can draw a progress bar and stop at any time. Both
+append to the run as they go and leave out what it already holds, so that a sweep that was cut short can be resumed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 from dsmla_bench.bench.cases import shuffled
 from dsmla_bench.bench.worker import Worker, WorkerConfig
@@ -20,13 +20,16 @@ from dsmla_bench.results import Run
 from dsmla_bench.rows import Case, Measurement
 
 
-def measure(run: Run, cases: Sequence[Case], config: WorkerConfig, processes: int) -> Iterator[Measurement]:
+def measure(run: Run, cases: Sequence[Case], config: WorkerConfig, processes: int) -> Generator[Measurement]:
     """Measure every case in ``processes`` fresh processes; yields and appends each measurement."""
-    settled: set[Case] = set()
+    measured = {(m.case, m.process) for m in run.measurements}
+    settled = {m.case for m in run.measurements if m.status != "ok"}
     for process in range(processes):
         worker = Worker(dataclasses.replace(config, process=process))
         try:
-            for case in shuffled([case for case in cases if case not in settled], config.seed + process):
+            for case in shuffled(cases, config.seed + process):
+                if case in settled or (case, process) in measured:
+                    continue
                 measurement = worker.measure(case)
                 if measurement.status != "ok":
                     settled.add(case)
@@ -36,12 +39,15 @@ def measure(run: Run, cases: Sequence[Case], config: WorkerConfig, processes: in
             worker.stop()
 
 
-def check_offline(run: Run, cases: Sequence[Case], config: WorkerConfig) -> Iterator[Measurement]:
+def check_offline(run: Run, cases: Sequence[Case], config: WorkerConfig) -> Generator[Measurement]:
     """Compile every case and interpret those that compiled; yields and appends one measurement per case."""
     compiler = Worker(dataclasses.replace(config, kind="compile"))
     interpreter = Worker(dataclasses.replace(config, kind="interpret"))
+    known = {m.case for m in run.measurements}
     try:
         for case in cases:
+            if case in known:
+                continue
             measurement = compiler.measure(case)
             if measurement.status == "compiled":
                 measurement = with_gate(measurement, interpreter.measure(case))
@@ -58,8 +64,3 @@ def with_gate(compiled: Measurement, gated: Measurement) -> Measurement:
     if gated.status == "ok":
         return dataclasses.replace(compiled, facts=facts)
     return dataclasses.replace(compiled, status=gated.status, reason=gated.reason, facts=facts)
-
-
-def steps(cases: Sequence[Case], processes: int) -> int:
-    """How many measurements ``measure`` yields at most."""
-    return len(cases) * processes

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
@@ -31,7 +31,7 @@ from dsmla_bench.rows import Case, Measurement
 
 READY = "ready"
 KINDS = {
-    "cuda": ("dsmla_bench.bench.cuda", "CudaBench"),
+    "cuda": ("dsmla_bench.bench.measure", "cuda_bench"),
     "interpret": ("dsmla_bench.bench.offline", "InterpretBench"),
     "compile": ("dsmla_bench.bench.offline", "CompileBench"),
 }
@@ -43,6 +43,7 @@ class WorkerConfig:
 
     ``device`` is the index of the CUDA device to measure on.
 
+    ``methods`` are timed in this order, the first one being the headline.
     A ``kind`` of the form "module:class" names a bench that is not one of KINDS (a fake device, say).
     """
 
@@ -51,6 +52,7 @@ class WorkerConfig:
     seed: int = 0
     device: int = 0
     libraries: Mapping[str, str] = field(default_factory=dict)
+    methods: Sequence[str] = ("activity", "graph")
     start_timeout_s: float = 300.0
     case_timeout_s: float = 120.0
 
@@ -60,9 +62,7 @@ class WorkerConfig:
 
 
 class Bench(Protocol):
-    """What a worker runs: see ``CudaBench``, ``InterpretBench`` and ``CompileBench``."""
-
-    def __init__(self, config: WorkerConfig) -> None: ...
+    """What a worker runs: see ``MeasureBench``, ``InterpretBench`` and ``CompileBench``."""
 
     def measure(self, case: Case) -> Measurement:
         """Everything about one case, failures included."""

@@ -13,7 +13,7 @@ import sys
 import typer
 
 from dsmla_bench import __version__
-from dsmla_bench.cli import about, demo, formats, kernels, report
+from dsmla_bench.cli import about, demo, formats, kernels, report, selftest
 
 app = typer.Typer(
     name="dsmla-bench",
@@ -27,6 +27,7 @@ app.command("report")(report.report)
 app.command("formats")(formats.formats)
 app.command("list")(about.list_axes)
 app.command("env")(about.env)
+app.command("selftest")(selftest.selftest)
 app.command("demo")(demo.demo)
 
 

@@ -21,6 +21,7 @@ class ExitCode(enum.IntEnum):
     FINDINGS = 1
     USAGE = 2
     NO_DEVICE = 3
+    INTERRUPTED = 130
 
 
 def split(text: str | None) -> list[str]:
@@ -38,16 +39,16 @@ def choose(text: str | None, available: list[str], what: str) -> tuple[str, ...]
 
 
 def integers(text: str, what: str) -> tuple[int, ...]:
-    """``1,128,8192`` → its numbers. Raises ValueError for anything else."""
-    try:
-        return tuple(int(part) for part in split(text))
-    except ValueError as error:
-        raise ValueError(f"{what} must be numbers with commas between, found {text!r}") from error
+    """``1,128,8192`` → its numbers, one at least. Raises ValueError for anything else."""
+    parts = split(text)
+    if not parts or not all(part.lstrip("-").isdecimal() for part in parts):
+        raise ValueError(f"{what} must be numbers with commas between, found {text!r}")
+    return tuple(map(int, parts))
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output, UTF-8 as it is."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """One JSON document on standard output, in UTF-8 whatever the locale; bytes of a path that are none stay as they are."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "surrogateescape"))
 
 
 def print_text(text: str) -> None:

@@ -102,11 +102,12 @@ def table(rows: list[dict[str, Any]], block_size: int) -> str:
 
 def _where(conversion: dict[str, str | None]) -> str:
     """On which architectures our kernels run, and where a conversion is emulated."""
-    if all(kind == "none" for kind in conversion.values()):
+    if None not in conversion.values() and "emulated" not in conversion.values():
         return "all"
-    native = [arch for arch, kind in conversion.items() if kind == "native"]
+    native = [arch for arch, kind in conversion.items() if kind in ("native", "none")]
     emulated = [arch for arch, kind in conversion.items() if kind == "emulated"]
-    return f"{native[0]}+" + (f"; emulated on {', '.join(emulated)}" if emulated else "")
+    parts = [f"{native[0]}+"] if native else []
+    return "; ".join(parts + ([f"emulated on {', '.join(emulated)}"] if emulated else [])) or "none"
 
 
 def byte_map(fmt: CacheFormat) -> str:

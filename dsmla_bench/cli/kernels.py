@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
-import sys
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dsmla_bench.cli.about import VllmLibrary
-from dsmla_bench.cli.common import ExitCode, choose, integers, print_run, print_text, split
+from dsmla_bench.cli.common import ExitCode, choose, integers, print_json, print_run, print_text, split
 
 if TYPE_CHECKING:
-    from dsmla_bench.bench.cases import Axes
-    from dsmla_bench.bench.worker import WorkerConfig
+    from dsmla_bench.bench.plan import SweepPlan
     from dsmla_bench.kernels.arch import Architecture
     from dsmla_bench.results import Run
     from dsmla_bench.rows import Measurement
+
+OUT_HELP = "Folder that runs are kept in."
 
 
 def kernels(
@@ -31,8 +31,7 @@ def kernels(
         str | None, typer.Option("--operations", "--ops", help="Operations, e.g. write,gather. Default: all.")
     ] = None,
     formats: Annotated[
-        str | None,
-        typer.Option(help="Formats, e.g. bf16,fp8_ds_mla:amax448. Default: every format's default revision."),
+        str | None, typer.Option(help="Formats, e.g. bf16,fp8_ds_mla:amax448. Default: all, in their default revision.")
     ] = None,
     providers: Annotated[str | None, typer.Option(help="Providers, e.g. triton,vllm. Default: all.")] = None,
     tokens: Annotated[str, typer.Option(help="Tokens per launch.")] = "1,16,128,1024,8192,65536",
@@ -40,12 +39,20 @@ def kernels(
     page_orders: Annotated[str | None, typer.Option(help="ordered, shuffled or both. Default: both.")] = None,
     requests: Annotated[int, typer.Option(help="Requests that a gather's tokens belong to.", min=1)] = 8,
     l2: Annotated[str, typer.Option(help="State of the L2 cache: cold, hot or cold,hot.")] = "cold",
-    processes: Annotated[int, typer.Option(help="Fresh processes to measure in.", min=1)] = 3,
+    methods: Annotated[
+        str, typer.Option(help="Timing methods, the headline first: activity,graph, or one of them.")
+    ] = "activity,graph",
+    processes: Annotated[int, typer.Option(help="Fresh processes to measure in.", min=1)] = 5,
     seed: Annotated[int, typer.Option(help="Seed of inputs and orders.", min=0)] = 0,
-    out: Annotated[Path, typer.Option(help="Folder that runs are kept in.")] = Path("runs"),
+    case_timeout: Annotated[float, typer.Option(help="Seconds after which a case counts as hung.", min=1)] = 120.0,
+    out: Annotated[Path, typer.Option(help=OUT_HELP)] = Path("runs"),
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with this run: only what it lacks is measured, other options must agree.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cases and about how long they take.")] = False,
     vllm_library: VllmLibrary = None,
     require_device: Annotated[
-        bool, typer.Option(help="Fail with exit code 3 where there is no GPU of the architecture.")
+        bool, typer.Option("--require-device", help="Fail with exit code 3 where there is no GPU of the architecture.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
@@ -53,15 +60,15 @@ def kernels(
 
     Where there is no GPU of the architecture, kernels are checked in the interpreter and cross-compiled instead.
 
-    Examples: dsmla-bench kernels --arch sm90 ·· dsmla-bench kernels --formats fp8_ds_mla --ops gather --tokens 8192
+    Examples: dsmla-bench kernels --arch sm90; dsmla-bench kernels --formats fp8_ds_mla --ops gather --tokens 8192
     """
     from dsmla_bench.bench.cases import PAGE_ORDERS, Axes
-    from dsmla_bench.bench.worker import WorkerConfig
+    from dsmla_bench.bench.device import METHODS
+    from dsmla_bench.bench.plan import SweepPlan
     from dsmla_bench.kernels.formats import default_formats, get_format
     from dsmla_bench.kernels.operations import all_operations
     from dsmla_bench.kernels.providers import load_providers
 
-    libraries = {"vllm": str(vllm_library)} if vllm_library else {}
     axes = Axes(
         operations=choose(operations, [operation.name for operation in all_operations()], "operation"),
         formats=tuple(get_format(name).key for name in split(formats)) or tuple(fmt.key for fmt in default_formats()),
@@ -72,103 +79,97 @@ def kernels(
         requests=requests,
         l2_states=choose(l2, ["cold", "hot"], "L2 state"),
     )
-    config = WorkerConfig("cuda", seed=seed, libraries=libraries)
-    run = sweep(axes, parse_architectures(arch), config, processes, out, require_device=require_device)
+    plan = SweepPlan(
+        axes=axes,
+        architectures=parse_architectures(arch),
+        processes=processes,
+        seed=seed,
+        methods=choose(methods, list(METHODS), "method"),
+        libraries={"vllm": str(vllm_library)} if vllm_library else {},
+        case_timeout_s=case_timeout,
+    )
+    if dry_run:
+        show_plan(plan, as_json=as_json)
+        return
+    require(plan, required=require_device)
+    run = resumed(plan, resume) if resume else plan.create_run(out)
+    interrupted = execute(plan, run)
     print_run(run, as_json=as_json)
     if not as_json:
         print_text(f"run: {run.path}")
-    raise typer.Exit(exit_code(run))
+    if interrupted:
+        typer.echo(f"dsmla-bench: interrupted; finished rows are kept, go on with --resume {run.path}", err=True)
+    raise typer.Exit(ExitCode.INTERRUPTED if interrupted else exit_code(run))
 
 
-def parse_architectures(text: str | None) -> list[Architecture]:
+def parse_architectures(text: str | None) -> tuple[Architecture, ...]:
     """The named architectures; without a name the first GPU's, or sm90 where there is none."""
     from dsmla_bench.bench.manifest import find_device
     from dsmla_bench.kernels.arch import Architecture
 
-    if text:
-        return [Architecture.parse(name) for name in split(text)]
+    if names := split(text):
+        return tuple(Architecture.parse(name) for name in names)
     found = find_device()
-    return [found[1] if found else Architecture.parse("sm90")]
+    return (found[1] if found else Architecture.parse("sm90"),)
 
 
-def sweep(
-    axes: Axes,
-    architectures: list[Architecture],
-    config: WorkerConfig,
-    processes: int,
-    out: Path,
-    *,
-    require_device: bool,
-) -> Run:
-    """Measure or check every case of the axes on every architecture; returns the finished run.
-
-    Exits with ``NO_DEVICE`` when a device is required and missing.
-    """
-    import dataclasses
-
-    from dsmla_bench.bench import manifest
-    from dsmla_bench.bench.cases import expand
-    from dsmla_bench.bench.sweep import check_offline, measure, steps
-    from dsmla_bench.results import Run
-
-    devices = {arch: manifest.find_device(arch) for arch in architectures}
-    missing = [arch for arch, device in devices.items() if device is None]
-    if missing and require_device:
+def require(plan: SweepPlan, *, required: bool) -> None:
+    """Exit with ``NO_DEVICE`` when a device is required and missing."""
+    missing = plan.missing()
+    if missing and required:
         names = ", ".join(arch.label for arch in missing)
         typer.echo(f"dsmla-bench: no {names} device here, and --require-device asks for one", err=True)
         raise typer.Exit(ExitCode.NO_DEVICE)
-    cases = {arch: expand(axes, arch) for arch in architectures}
-    facts = manifest.describe()
-    present = [device[0] for device in devices.values() if device is not None]
-    if present:
-        facts["device"] = manifest.describe_device(present[0])
-    if missing:
-        facts["not_timed"] = why_not_timed(missing)
-    settings = {"config": axes.as_dict(), "seed": config.seed, "processes": processes}
-    run = Run.create(out, {"argv": ["dsmla-bench", *sys.argv[1:]], **settings, **facts})
-    streams: list[Iterator[Measurement]] = []
-    total = 0
-    for arch, device in devices.items():
-        if device is None:
-            streams.append(check_offline(run, cases[arch], config))
-            total += len(cases[arch])
-        else:
-            streams.append(measure(run, cases[arch], dataclasses.replace(config, device=device[0]), processes))
-            total += steps(cases[arch], processes)
-    for _ in with_progress(itertools.chain(*streams), total):
-        pass
-    run.finish(calibration=calibration_of(run))
+
+
+def resumed(plan: SweepPlan, path: Path) -> Run:
+    """The run to go on with. Raises ValueError when it was planned otherwise."""
+    from dsmla_bench.results import Run
+
+    run = Run.resume(path, plan.config)
+    typer.echo(f"dsmla-bench: {path} holds {len(run.measurements)} of {plan.steps()} measurements", err=True)
     return run
 
 
-def why_not_timed(missing: list[Architecture]) -> str:
-    """One sentence on what was done in place of timing on architectures that have no device here."""
-    import torch
+def execute(plan: SweepPlan, run: Run) -> bool:
+    """Measure everything the run lacks, with a progress bar, and finish it; whether Ctrl-C cut it short."""
+    from dsmla_bench.bench.plan import calibration_of
 
-    names = ", ".join(arch.label for arch in missing)
-    found = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "no CUDA device"
-    return (
-        f"this machine has no {names} device (found {found}); "
-        f"every kernel was checked in the interpreter and compiled for {names}"
-    )
+    interrupted = False
+    with contextlib.closing(plan.run(run)) as measurements:
+        try:
+            for _ in with_progress(measurements, len(run.measurements), plan.steps()):
+                pass
+        except KeyboardInterrupt:
+            interrupted = True
+    run.finish(calibration=calibration_of(run), interrupted=interrupted)
+    return interrupted
 
 
-def with_progress(measurements: Iterator[Measurement], total: int) -> Iterator[Measurement]:
+def with_progress(measurements: Iterator[Measurement], done: int, total: int) -> Iterator[Measurement]:
     """Draw a progress bar with the time left on standard error while measurements pass through."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("starting", total=total)
+        task = progress.add_task("starting", total=total, completed=done)
         for measurement in measurements:
             progress.update(task, advance=1, description=str(measurement.case))
             yield measurement
 
 
-def calibration_of(run: Run) -> dict[str, float]:
-    """Medians of what the timed rows say of the machine: floor, quantum, copy bandwidth."""
-    rows = run.rows()
-    known = {name: rows[name].dropna() for name in ("floor_us", "quantum_us", "copy_gbps")}
-    return {name: float(values.median()) for name, values in known.items() if len(values)}
+def show_plan(plan: SweepPlan, *, as_json: bool) -> None:
+    """The cases of a plan and about how long they take."""
+    cases = [case for cases in plan.cases().values() for case in cases]
+    missing = [arch.name for arch in plan.missing()]
+    if as_json:
+        listed: list[dict[str, Any]] = [{**vars(case), "row_id": case.row_id} for case in cases]
+        print_json({"cases": listed, "steps": plan.steps(), "seconds": plan.seconds(), "not_timed": missing})
+        return
+    for case in cases:
+        print_text(f"{case.row_id}  {case.arch} {case}")
+    print_text(f"{len(cases)} cases, {plan.steps()} measurements, about {plan.seconds() / 60:.1f} minutes")
+    if missing:
+        print_text(f"no device of {', '.join(missing)} here: checked and compiled, not timed")
 
 
 def exit_code(run: Run) -> ExitCode:

@@ -17,7 +17,7 @@ def report(
 ) -> None:
     """Turn a run into a table (text, Markdown, CSV) and plots (PNG). Needs no GPU and no torch.
 
-    Examples: dsmla-bench report ·· dsmla-bench report runs/20261129T120000-abc123 --out report
+    Examples: dsmla-bench report; dsmla-bench report runs/20261129T120000-abc123 --out report
     """
     from dsmla_bench.reports.report import write_report
     from dsmla_bench.results import Run, latest_run

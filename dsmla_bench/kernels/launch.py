@@ -27,9 +27,12 @@ class Launch:
     num_warps: int = 4
     num_stages: int = 3
 
-    def run(self) -> None:
-        """Launch on the current stream of the arguments' device, or interpret when Triton interprets."""
-        self.kernel[self.grid](
+    def run(self) -> Any:
+        """Launch on the current stream of the arguments' device; returns Triton's compiled kernel.
+
+        Where Triton interprets, this interprets, and returns None.
+        """
+        return self.kernel[self.grid](
             *self.args,
             **self.constants,
             num_warps=self.num_warps,

@@ -15,8 +15,15 @@ _ORDER = ("reference", "triton")
 
 
 def load_providers(libraries: Mapping[str, Path]) -> dict[str, Provider]:
-    """Every known provider by name, ours first. ``libraries``: provider name → compiled library, see ``base``."""
+    """Every known provider by name, ours first. ``libraries``: provider name → compiled library, see ``base``.
+
+    Raises ValueError when two providers have one name.
+    """
     classes = discover(sys.modules[__name__], "PROVIDERS", "dsmla_bench.providers")
-    providers = {provider.name: provider for provider in (cls(libraries) for cls in classes)}
+    providers: dict[str, Provider] = {}
+    for provider in (cls(libraries) for cls in classes):
+        if provider.name in providers:
+            raise ValueError(f"two providers are called {provider.name}; a provider's name must be unique")
+        providers[provider.name] = provider
     ordered = [name for name in _ORDER if name in providers] + sorted(set(providers) - set(_ORDER))
     return {name: providers[name] for name in ordered}

@@ -29,5 +29,8 @@ class Provider(Protocol):
     def bind(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> Callable[[], None]:
         """A function that does the operation on these inputs, on the current stream, without synchronising."""
 
+    def binary_sha256(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> str | None:
+        """SHA-256 of the machine code that serves this case, or of the file that holds it; None where there is none."""
+
     def version(self) -> str | None:
         """The version of the implementation, or None when there is none to name."""

@@ -30,6 +30,10 @@ class ReferenceProvider:
         """The operation's reference on these inputs."""
         return operation.reference(fmt, inputs)
 
+    def binary_sha256(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> str | None:
+        """None: the kernels are torch's."""
+        return None
+
     def version(self) -> str | None:
         """torch's version."""
         return str(torch.__version__)

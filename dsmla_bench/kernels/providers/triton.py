@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import triton
 
-from dsmla_bench.kernels.arch import Architecture
+from dsmla_bench.kernels.arch import KNOWN, Architecture
 from dsmla_bench.kernels.formats import CacheFormat
 from dsmla_bench.kernels.operations import Operation
 
@@ -23,15 +24,22 @@ class TritonProvider:
         pass
 
     def why_not(self, operation: Operation, fmt: CacheFormat, arch: Architecture) -> str | None:
-        """A missing e4m3 conversion is the only reason."""
-        if fmt.conversion(arch) is None:
-            return f"{fmt.name} needs the e4m3 conversion of sm_89 or later; {arch.label} has none"
-        return None
+        """A conversion that the architecture lacks is the only reason."""
+        if fmt.conversion(arch) is not None:
+            return None
+        first = next((known.label for known in KNOWN if fmt.conversion(known) is not None), "none of those known")
+        return f"{fmt.name} needs a conversion that {arch.label} lacks; the first with it is {first}"
 
     def bind(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> Callable[[], None]:
         """The launch that the operation plans for these inputs."""
         launch = operation.plan(fmt, inputs, arch.number)
         return launch.run if launch is not None else _nothing
+
+    def binary_sha256(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> str | None:
+        """Of the cubin that Triton compiled for these inputs; launches once. None where Triton interprets."""
+        launch = operation.plan(fmt, inputs, arch.number)
+        compiled = launch.run() if launch is not None else None
+        return hashlib.sha256(compiled.asm["cubin"]).hexdigest() if compiled is not None else None
 
     def version(self) -> str | None:
         """Triton's version."""

@@ -13,6 +13,8 @@ Operators (``torch.ops._C_cache_ops``, schemas of vLLM 0.33):
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import importlib.util
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -73,12 +75,12 @@ class VllmProvider:
             try:
                 torch.ops.load_library(str(self.library))
             except OSError as error:
-                return f"--vllm-library {self.library}: cannot be loaded ({str(error).splitlines()[0]})"
+                return f"--vllm-library {self.library}: cannot be loaded ({_first_line(error)})"
         elif importlib.util.find_spec("vllm") is not None:
             try:
                 importlib.import_module("vllm._custom_ops")
-            except (ImportError, RuntimeError, OSError) as error:
-                return f"the installed vLLM cannot be imported ({type(error).__name__}: {str(error).splitlines()[0]})"
+            except Exception as error:  # beside another torch than its own, importing it may raise anything
+                return f"the installed vLLM cannot be imported ({type(error).__name__}: {_first_line(error)})"
         else:
             return "vLLM is not installed; install it, or give its compiled operators with --vllm-library"
         if not hasattr(torch.ops._C_cache_ops, "concat_and_cache_mla"):
@@ -86,8 +88,12 @@ class VllmProvider:
         return None
 
     def bind(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> Callable[[], None]:
-        """The operator call on these inputs."""
+        """The operator call on these inputs. Raises ValueError for inputs that the operator has no argument for."""
         return _BINDINGS[operation.name](fmt, inputs)
+
+    def binary_sha256(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> str | None:
+        """Of the compiled library; None for an installed vLLM, which its version names."""
+        return _sha256(self.library) if self.library is not None else None
 
     def version(self) -> str | None:
         """The installed vLLM's version, or the library's file name."""
@@ -97,6 +103,16 @@ class VllmProvider:
             return version("vllm")
         except PackageNotFoundError:
             return None
+
+
+@functools.cache
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0]
 
 
 def _view(fmt: CacheFormat, cache: torch.Tensor) -> torch.Tensor:
@@ -118,18 +134,21 @@ def _bind_gather(fmt: CacheFormat, inputs: Any) -> Callable[[], None]:
     cache, workspace, table = _view(fmt, inputs.cache), inputs.workspace, inputs.block_table
     requests, tokens = len(table), len(workspace)
     starts = inputs.workspace_starts[:requests].int()
+    seq_starts = None if inputs.seq_starts is None else inputs.seq_starts[:requests].int()
     if fmt.name in ("bf16", "fp8"):
         ends = torch.tensor([tokens], dtype=torch.int32, device=starts.device)
         starts = torch.cat([starts, ends])
     if fmt.name == "bf16":
-        return lambda: operator(cache, workspace, table, starts, requests, inputs.seq_starts)
+        return lambda: operator(cache, workspace, table, starts, requests, seq_starts)
     if fmt.name == "fp8":
         lengths = (starts[1:] - starts[:-1]).long()
         token_to_seq = torch.repeat_interleave(torch.arange(requests, device=starts.device), lengths).int()
         scale = inputs.scale if inputs.scale is not None else torch.ones(1, device=cache.device)
-        return lambda: operator(cache, workspace, table, starts, token_to_seq, tokens, "fp8", scale, inputs.seq_starts)
+        return lambda: operator(cache, workspace, table, starts, token_to_seq, tokens, "fp8", scale, seq_starts)
     if fmt.name == "fp8_ds_mla":
-        return lambda: operator(cache, workspace, table, starts, requests, inputs.seq_starts)
+        return lambda: operator(cache, workspace, table, starts, requests, seq_starts)
+    if seq_starts is not None:
+        raise ValueError(f"vLLM's {_GATHERS[fmt.name]} takes no seq_starts; found {len(seq_starts)}")
     return lambda: operator(cache, workspace, table, starts, requests)
 
 

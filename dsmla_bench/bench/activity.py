@@ -1,0 +1,105 @@
+"""Timing with the device's own activity records (CUPTI, through torch.profiler).
+
+The launches to be timed are captured into one graph with a separator, an empty kernel, ahead of each. While the graph
+is replayed the profiler records start and end of everything that the device does, in nanoseconds; whatever starts
+between two separators, on any stream, belongs to the launch between them. A launch has a span, from its first start to
+its last end, which is its time, and the sum of its records' durations. Launch cost on the host is in neither.
+
+A replay whose records are not complete is not used: the profiler may miss the first ones of a process, and a launch
+that left no record at all would otherwise count as nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
+from torch.profiler import ProfilerActivity, profile
+
+from dsmla_bench.bench.device import Call, MeasurementError
+from dsmla_bench.bench.kernels import ReadyGraph, separator, separator_name
+
+ATTEMPTS = 3
+"""Profiler sessions before giving up on complete records."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One thing that the device did: a kernel, a copy or a fill. Times are in ns."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    stream: int
+
+
+@dataclass(frozen=True)
+class LaunchTime:
+    """One launch of an operation: from its first start to its last end, and the sum over its records, µs."""
+
+    span_us: float
+    sum_us: float
+
+
+def activity_times(launches: Sequence[Call], skip: int, replays: int, before: Call | None = None) -> list[LaunchTime]:
+    """Times of the launches after the first ``skip`` of every replay; ``before`` runs ahead of each replay.
+
+    Raises MeasurementError when the records stay incomplete.
+    """
+    steps = [step for launch in launches for step in (separator, launch)]
+    graph = ReadyGraph([*steps, separator], before)
+    problem = ""
+    for _ in range(ATTEMPTS):
+        records = _record(graph, replays)
+        try:
+            return launch_times(records, len(launches), skip, replays)
+        except MeasurementError as error:
+            problem = str(error)
+    raise MeasurementError(f"{problem} in {ATTEMPTS} attempts")
+
+
+def launch_times(records: Sequence[Record], launches: int, skip: int, replays: int) -> list[LaunchTime]:
+    """Assign records to launches by the separators ahead of, between and behind them.
+
+    Raises MeasurementError for a missing separator, a launch without a record, or one that runs into the next.
+    """
+    ordered = sorted(records, key=lambda record: record.start_ns)
+    marks = [index for index, record in enumerate(ordered) if separator_name in record.name]
+    expected = replays * (launches + 1)
+    if len(marks) != expected:
+        raise MeasurementError(f"the profiler recorded {len(marks)} of {expected} separators")
+    times = []
+    for replay in range(replays):
+        own = marks[replay * (launches + 1) : (replay + 1) * (launches + 1)]
+        for launch in range(skip, launches):
+            work = ordered[own[launch] + 1 : own[launch + 1]]
+            times.append(_launch_time(work, ordered[own[launch + 1]]))
+    return times
+
+
+def _launch_time(work: Sequence[Record], next_separator: Record) -> LaunchTime:
+    if not work:
+        raise MeasurementError("the profiler recorded nothing for a launch")
+    end = max(record.end_ns for record in work)
+    if end > next_separator.end_ns:
+        raise MeasurementError("work of a launch went on after the next one had begun: it was not joined to its stream")
+    span_ns = end - min(record.start_ns for record in work)
+    return LaunchTime(span_ns / 1e3, sum(record.end_ns - record.start_ns for record in work) / 1e3)
+
+
+def _record(graph: ReadyGraph, replays: int) -> list[Record]:
+    """Everything that the device did during the replays."""
+    found: list[Record] = []
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as session:
+        for _ in range(replays):
+            graph.prepare()
+            graph.replay()
+        torch.cuda.synchronize()
+    assert session.profiler is not None
+    for event in session.profiler.kineto_results.events():
+        if event.device_type() == DeviceType.CUDA:
+            found.append(Record(event.name(), event.start_ns(), event.end_ns(), event.device_resource_id()))
+    return found

@@ -1,0 +1,132 @@
+"""The harness's own small kernels: what a launch costs, what memory can do, and clocks to hold others against."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import globaltimer
+
+from dsmla_bench.bench.device import Call
+
+COPY_BLOCK = 4096
+
+
+@triton.jit
+def separator_kernel():
+    """Nothing. Its record tells the launches of a profiled graph apart."""
+
+
+separator_name = "separator_kernel"
+
+
+def separator() -> None:
+    """Launch the separator."""
+    separator_kernel[(1,)]()
+
+
+@triton.jit
+def empty_kernel():
+    """Nothing: what it takes is what a launch costs."""
+
+
+def empty() -> None:
+    """Launch an empty kernel."""
+    empty_kernel[(1,)]()
+
+
+@triton.jit
+def copy_kernel(source_ptr, target_ptr, count, BLOCK: tl.constexpr):
+    """Copy ``count`` int32."""
+    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(target_ptr + index, tl.load(source_ptr + index, index < count), index < count)
+
+
+def copy(source: torch.Tensor, target: torch.Tensor) -> Call:
+    """A call that copies int32 ``source`` to ``target``. ``Tensor.copy_`` in a graph would be a slower memcpy node."""
+    count = source.numel()
+    return lambda: copy_kernel[(triton.cdiv(count, COPY_BLOCK),)](source, target, count, BLOCK=COPY_BLOCK)
+
+
+@triton.jit
+def read_kernel(data_ptr, sink_ptr, count, BLOCK: tl.constexpr):
+    """Read ``count`` int32. It never stores: no sum of positive values is -1, which no compiler can know."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.sum(tl.load(data_ptr + index, index < count, other=0) & 0xFFFF)
+    if total == -1:
+        tl.store(sink_ptr, total)
+
+
+class Flusher:
+    """Empties L2 of everything else by reading twice its size; it writes nothing, so it leaves no dirty line behind."""
+
+    def __init__(self, l2_bytes: int, device: torch.device) -> None:
+        self._data = torch.randint(1, 2**31, (2 * l2_bytes // 4 + 1,), dtype=torch.int32, device=device)
+        self._sink = torch.zeros(1, dtype=torch.int32, device=device)
+
+    def __call__(self) -> None:
+        """Read the buffer on the current stream."""
+        count = self._data.numel()
+        read_kernel[(triton.cdiv(count, COPY_BLOCK),)](self._data, self._sink, count, BLOCK=COPY_BLOCK)
+
+
+@triton.jit
+def clock64():
+    """The cycle counter of this multiprocessor."""
+    return tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
+
+
+@triton.jit(do_not_specialize=["cycles"])
+def spin_kernel(elapsed_ptr, cycles):
+    """Spin for ``cycles`` of the multiprocessor's clock; elapsed_ptr int64 [2] gets cycles and ns that passed."""
+    first_ns = globaltimer()
+    first = clock64()
+    now = first
+    while now - first < cycles:
+        now = clock64()
+    tl.store(elapsed_ptr, now - first)
+    tl.store(elapsed_ptr + 1, globaltimer() - first_ns)
+
+
+@triton.jit(do_not_specialize=["nanoseconds"])
+def hand_over_kernel(nanoseconds):
+    """Keep one multiprocessor busy for about ``nanoseconds``, and L2 as it is."""
+    first = globaltimer()
+    now = first
+    while now - first < nanoseconds:
+        now = globaltimer()
+
+
+class ReadyGraph:
+    """A captured graph of calls that is replayed only once the device has all of it.
+
+    The host hands a graph over node by node. A device that is idle starts on the first nodes before the last ones are
+    there, and waits in between; so the device spins until the host is done, and only then comes the graph.
+    """
+
+    MARGIN, LEAST_NS = 3.0, 50_000
+
+    def __init__(self, calls: Sequence[Call], before: Call | None = None) -> None:
+        self._graph, self._before = torch.cuda.CUDAGraph(), before
+        with torch.cuda.graph(self._graph):
+            for call in calls:
+                call()
+        self._graph.replay()  # the first one also uploads the graph
+        torch.cuda.synchronize()
+        started = time.perf_counter_ns()
+        self._graph.replay()
+        self._hand_over_ns = max(self.LEAST_NS, round(self.MARGIN * (time.perf_counter_ns() - started)))
+        torch.cuda.synchronize()
+
+    def prepare(self) -> None:
+        """Keep the device busy for the hand-over, then run what must come right before the graph: a flush, say."""
+        hand_over_kernel[(1,)](self._hand_over_ns)
+        if self._before is not None:
+            self._before()
+
+    def replay(self) -> None:
+        """Run the graph on the current stream."""
+        self._graph.replay()

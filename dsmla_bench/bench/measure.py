@@ -1,0 +1,126 @@
+"""Measuring a case on a device: is there an implementation, are its bytes right, how long does it take.
+
+``MeasureBench.measure(case)`` answers with a Measurement whatever a kernel does; only an error that leaves the device
+unusable ends the process, which the sweep notices and answers with a fresh one.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import Any
+
+import torch
+
+from dsmla_bench.bench import gate
+from dsmla_bench.bench.cases import inputs_key, operation_of, shape_of, why_not
+from dsmla_bench.bench.device import Call, Device
+from dsmla_bench.bench.worker import WorkerConfig
+from dsmla_bench.kernels.formats import CacheFormat, get_format
+from dsmla_bench.kernels.operations import Operation
+from dsmla_bench.kernels.providers import Provider, load_providers
+from dsmla_bench.rows import Case, Measurement
+
+
+class MeasureBench:
+    """Checks and times cases on one device."""
+
+    def __init__(self, config: WorkerConfig, device: Device) -> None:
+        self.config, self.device = config, device
+        self.providers = load_providers(config.library_paths())
+        self.calibration = device.calibrate(config.methods)
+        self._inputs = _InputsCache(device.torch_device, config.seed)
+
+    def measure(self, case: Case) -> Measurement:
+        """Check and time one case."""
+        operation, fmt = operation_of(case), get_format(f"{case.format}:{case.revision}")
+        provider = self.providers[case.provider]
+        reason = why_not(provider, operation, fmt, case)
+        if reason is not None:
+            return Measurement(case, self.config.process, "skipped", reason)
+        facts = self._facts(operation, fmt, case)
+        try:
+            return self._gate_and_time(operation, fmt, provider, case, facts)
+        except torch.OutOfMemoryError as error:
+            self._inputs.clear()
+            gc.collect()
+            torch.cuda.empty_cache()
+            return Measurement(case, self.config.process, "oom", str(error).splitlines()[0], facts=facts)
+
+    def _gate_and_time(
+        self, operation: Operation, fmt: CacheFormat, provider: Provider, case: Case, facts: dict[str, Any]
+    ) -> Measurement:
+        expected = self._inputs.expected(operation, fmt, case)
+
+        def bind(index: int) -> Call:
+            return provider.bind(operation, fmt, self._inputs.get(operation, fmt, case, index), self.device.arch)
+
+        started = time.perf_counter()
+        call = bind(0)
+        found = gate.outputs_of(call, operation.outputs(self._inputs.get(operation, fmt, case, 0)))
+        self.device.synchronize()
+        facts["first_call_us"] = (time.perf_counter() - started) * 1e6
+        result = gate.compare(found, expected)
+        facts |= {"bytes_compared": result.bytes_compared, "bytes_differing": result.bytes_differing}
+        if result.bytes_differing:
+            return Measurement(case, self.config.process, "incorrect", result.reason, facts=facts)
+        moved = facts["bytes_read"] + facts["bytes_written"]
+        inputs = self._inputs.get(operation, fmt, case, 0)
+        facts["binary_sha256"] = provider.binary_sha256(operation, fmt, inputs, self.device.arch)
+        timing = self.device.time(bind, moved, case.l2_state, self.config.methods)
+        facts |= timing.facts
+        if facts.get("throttle_reasons"):
+            reason = f"the device was throttled while this was timed: {facts['throttle_reasons']}"
+            return Measurement(case, self.config.process, "throttled", reason, timing.samples, facts)
+        return Measurement(case, self.config.process, "ok", samples=timing.samples, facts=facts)
+
+    def _facts(self, operation: Operation, fmt: CacheFormat, case: Case) -> dict[str, Any]:
+        traffic = operation.traffic(fmt, shape_of(case))
+        return {
+            "bytes_read": traffic.bytes_read,
+            "bytes_written": traffic.bytes_written,
+            "conversion": fmt.conversion(self.device.arch) if case.provider == "triton" else None,
+            "seed": self.config.seed,
+            "device": self.device.name,
+            "peak_gbps": self.device.peak_gbps,
+            **self.calibration,
+        }
+
+
+class _InputsCache:
+    """Inputs of the cases that share them, one set per rotating buffer, and the reference's outputs for the first."""
+
+    def __init__(self, device: torch.device, seed: int) -> None:
+        self._device, self._seed = device, seed
+        self._key: tuple[Any, ...] | None = None
+        self._sets: dict[int, Any] = {}
+        self._expected: dict[str, torch.Tensor] | None = None
+
+    def get(self, operation: Operation, fmt: CacheFormat, case: Case, index: int) -> Any:
+        """The inputs of buffer ``index``, from a seed of their own."""
+        if inputs_key(case) != self._key:
+            self.clear()
+            self._key = inputs_key(case)
+        if index not in self._sets:
+            generator = torch.Generator(self._device).manual_seed(self._seed * 1000 + index)
+            self._sets[index] = operation.make_inputs(fmt, shape_of(case), self._device, generator)
+        return self._sets[index]
+
+    def expected(self, operation: Operation, fmt: CacheFormat, case: Case) -> dict[str, torch.Tensor]:
+        """The bytes that the reference writes for buffer 0."""
+        inputs = self.get(operation, fmt, case, 0)
+        if self._expected is None:
+            self._expected = gate.outputs_of(operation.reference(fmt, inputs), operation.outputs(inputs))
+        return self._expected
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        self._key, self._expected = None, None
+        self._sets.clear()
+
+
+def cuda_bench(config: WorkerConfig) -> MeasureBench:
+    """The bench of worker kind ``cuda``: on the CUDA device that the configuration names."""
+    from dsmla_bench.bench.cuda import CudaDevice
+
+    return MeasureBench(config, CudaDevice(config.device))

@@ -1,0 +1,114 @@
+"""What a sweep is going to do, settled before it starts: its configuration, its cases on every architecture, its cost.
+
+``SweepPlan`` is everything that decides which rows a run will hold; its ``config`` goes into the manifest with a hash,
+and is what a resumed sweep must share with the run.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dsmla_bench.bench import manifest
+from dsmla_bench.bench.cases import Axes, expand
+from dsmla_bench.bench.device import METHODS
+from dsmla_bench.bench.sweep import check_offline, measure
+from dsmla_bench.bench.worker import WorkerConfig
+from dsmla_bench.kernels.arch import Architecture
+from dsmla_bench.results import Run, config_hash
+from dsmla_bench.rows import Case, Measurement
+
+START_S, MEASURE_S, SLOW_MEASURE_S, OFFLINE_S = 8.0, 0.12, 0.3, 0.3
+"""Seconds, measured on an H200 and two CPU cores: a worker's start, a timed case of ours or production's, one of the
+reference, and a case checked and compiled without a device."""
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """One sweep. ``libraries`` maps providers to compiled operator libraries; ``processes`` are per timed case."""
+
+    axes: Axes
+    architectures: tuple[Architecture, ...]
+    processes: int = 5
+    seed: int = 0
+    methods: Sequence[str] = METHODS
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    case_timeout_s: float = 120.0
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What decides the run's rows, as plain data. Of a library only its name counts: paths differ by machine."""
+        return {
+            **self.axes.as_dict(),
+            "architectures": [arch.name for arch in self.architectures],
+            "processes": self.processes,
+            "seed": self.seed,
+            "methods": list(self.methods),
+            "libraries": {provider: path.rpartition("/")[2] for provider, path in self.libraries.items()},
+        }
+
+    def cases(self) -> dict[Architecture, list[Case]]:
+        """Every case by architecture."""
+        return {arch: expand(self.axes, arch) for arch in self.architectures}
+
+    def missing(self) -> list[Architecture]:
+        """The architectures that have no device here: their kernels are checked and compiled, not timed."""
+        return [arch for arch in self.architectures if manifest.find_device(arch) is None]
+
+    def steps(self) -> int:
+        """How many measurements the sweep takes at most."""
+        missing = self.missing()
+        return sum(len(cases) * (1 if arch in missing else self.processes) for arch, cases in self.cases().items())
+
+    def seconds(self) -> float:
+        """About how long the sweep takes; other machines than the ones named at the constants differ."""
+        total = 0.0
+        for arch, cases in self.cases().items():
+            if arch in self.missing():
+                total += 2 * START_S + OFFLINE_S * len(cases)
+            else:
+                slow = sum(case.provider == "reference" for case in cases)
+                per_process = START_S + SLOW_MEASURE_S * slow + MEASURE_S * (len(cases) - slow)
+                total += self.processes * per_process
+        return total
+
+    def create_run(self, results: Any) -> Run:
+        """A new run folder below ``results`` with the plan's manifest."""
+        facts = manifest.describe()
+        devices = [found for arch in self.architectures if (found := manifest.find_device(arch)) is not None]
+        if devices:
+            facts["device"] = manifest.describe_device(devices[0][0])
+        if missing := self.missing():
+            facts["not_timed"] = why_not_timed(missing)
+        settings = {"config": self.config, "config_sha256": config_hash(self.config), "seed": self.seed}
+        return Run.create(results, {"argv": ["dsmla-bench", *sys.argv[1:]], **settings, **facts})
+
+    def run(self, run: Run) -> Generator[Measurement]:
+        """Measure what ``run`` does not hold yet; yields and appends one measurement at a time."""
+        config = WorkerConfig(
+            "cuda", seed=self.seed, libraries=self.libraries, methods=self.methods, case_timeout_s=self.case_timeout_s
+        )
+        for arch, cases in self.cases().items():
+            found = manifest.find_device(arch)
+            if found is None:
+                yield from check_offline(run, cases, config)
+            else:
+                yield from measure(run, cases, replace(config, device=found[0]), self.processes)
+
+
+def why_not_timed(missing: Sequence[Architecture]) -> str:
+    """One sentence on what is done in place of timing on architectures that have no device here."""
+    names = ", ".join(arch.label for arch in missing)
+    return (
+        f"this machine has no {names} device (found {manifest.device_name() or 'no CUDA device'}); "
+        f"every kernel was checked in the interpreter and compiled for {names}"
+    )
+
+
+def calibration_of(run: Run) -> dict[str, float]:
+    """Medians of what the timed rows say of the machine: floor, quantum, copy bandwidth."""
+    rows = run.rows()
+    known = {name: rows[name].dropna() for name in ("floor_us", "quantum_us", "copy_gbps")}
+    return {name: float(values.median()) for name, values in known.items() if len(values)}

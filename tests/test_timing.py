@@ -1,0 +1,137 @@
+"""Timing, by pure functions and on a fake device: records to launches, rotation, slopes, the harness's self-test."""
+
+import pytest
+
+from dsmla_bench.bench.activity import LaunchTime, Record, launch_times
+from dsmla_bench.bench.device import METHODS, MeasurementError, Timing
+from dsmla_bench.bench.graphs import launches_for, quantum_us
+from dsmla_bench.bench.rotation import Rotation, plan_rotation
+from dsmla_bench.bench.selftest import resolution, run_checks
+
+L2 = 60 * 2**20
+
+
+def records(*spans: tuple[str, int, int], stream: int = 7) -> list[Record]:
+    return [Record(name, start, end, stream) for name, start, end in spans]
+
+
+SEPARATED = records(
+    ("hand_over_kernel", 0, 50),
+    ("separator_kernel", 60, 61),
+    ("first", 62, 70),
+    ("separator_kernel", 71, 72),
+    ("copy", 80, 1080),
+    ("write", 1100, 3100),
+    ("separator_kernel", 3200, 3201),
+)
+
+
+def test_a_launch_is_what_starts_between_two_separators():
+    """Span from the first start to the last end, sum of the durations; what comes before the graph counts nowhere."""
+    assert launch_times(SEPARATED, launches=2, skip=0, replays=1) == [LaunchTime(0.008, 0.008), LaunchTime(3.02, 3.0)]
+    assert launch_times(SEPARATED, launches=2, skip=1, replays=1) == [LaunchTime(3.02, 3.0)]
+    assert launch_times(list(reversed(SEPARATED)), 2, 1, 1) == [LaunchTime(3.02, 3.0)], "records may come in any order"
+
+
+def test_work_on_another_stream_belongs_to_its_launch():
+    aside = [*SEPARATED, Record("aside", 90, 3150, stream=13)]
+    assert launch_times(aside, 2, 1, 1) == [LaunchTime(3.07, 6.06)]
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (SEPARATED[:-1], "recorded 2 of 3 separators"),
+        ([*SEPARATED[:2], *SEPARATED[3:]], "recorded nothing for a launch"),
+        ([*SEPARATED, Record("aside", 90, 9000, stream=13)], "not joined to its stream"),
+        ([], "recorded 0 of 3 separators"),
+    ],
+)
+def test_incomplete_records_are_an_error_not_a_time(broken, message):
+    with pytest.raises(MeasurementError, match=message):
+        launch_times(broken, launches=2, skip=0, replays=1)
+
+
+@pytest.mark.parametrize("nbytes", [1, 2_000, 10**6, L2 // 10, L2, 10 * L2])
+@pytest.mark.parametrize("launches", [1, 4, 10, 24, 500])
+def test_every_rotation_touches_twice_the_l2_between_reuses(nbytes, launches):
+    """Also where launches are fewer than the buffers that rotation alone would need: then no buffer is used twice."""
+    rotation = plan_rotation(nbytes, L2, launches)
+    assert rotation.buffers <= launches
+    assert rotation.bytes_between_reuses() >= 2 * L2
+    uses = [launch % rotation.buffers for launch in range(launches)]
+    for launch, buffer in enumerate(uses):
+        earlier = [index for index in range(launch) if uses[index] == buffer]
+        if earlier:
+            assert (launch - earlier[-1] - 1) * nbytes >= 2 * L2
+
+
+def test_a_warm_rotation_is_refused():
+    with pytest.raises(ValueError, match="2 buffers of 1000 bytes leave 1000 bytes between reuses"):
+        Rotation(launches=3, buffers=2, bytes_per_launch=1000, l2_bytes=L2)
+
+
+def test_slow_operations_get_fewer_launches_but_never_a_slope_of_nothing():
+    for estimate in (0.5, 10.0, 166.0, 167.0, 5000.0):
+        short, long = launches_for(estimate)
+        assert 0 < short < long
+
+
+def test_quantum_is_the_smallest_step_of_the_clock():
+    assert quantum_us([1.0, 1.032, 1.096, 1.0]) == pytest.approx(0.032)
+    assert quantum_us([1.0, 1.0]) is None
+
+
+class KnownDevice:
+    """A device whose readings are what they should be, but for the faults it is given."""
+
+    def __init__(self, stretch=1.0, ignores_side_stream=False, cold_is_hot=False):
+        self.stretch, self.ignores_side_stream, self.cold_is_hot = stretch, ignores_side_stream, cold_is_hot
+        self.spun = 0.0
+
+    def spin(self, microseconds):
+        def call():
+            self.spun = microseconds
+            return 0.4 + microseconds * self.stretch
+
+        return call
+
+    def spun_us(self):
+        return self.spun
+
+    def copy(self, nbytes):
+        return lambda: 2.0
+
+    def on_side_stream(self, call):
+        return lambda: call() * (0.0 if self.ignores_side_stream else 1.0)
+
+    def calibrate(self, methods):
+        return {"floor_us": 0.7, "quantum_us": 0.001, "copy_gbps": 4000.0}
+
+    def time(self, bind, nbytes, l2_state, methods):
+        us = bind(0)() * (2.0 if l2_state == "cold" and not self.cold_is_hot else 1.0)
+        return Timing({method: [us] * 3 for method in methods})
+
+
+def failed(**faults) -> set[str]:
+    return {check.name for check in run_checks(KnownDevice(**faults), METHODS) if not check.ok}
+
+
+def test_selftest_passes_on_a_device_that_reads_right_and_fails_on_one_that_does_not():
+    assert failed() == set()
+    assert failed(stretch=1.05) == {"spin 5 µs", "spin 10 µs", "spin 20 µs"}, "2 µs + 5 % is within 0.1 µs"
+    assert failed(ignores_side_stream=True) == {"work on a second stream"}
+    assert failed(cold_is_hot=True) == {"cold copy, hot one first"}
+
+
+def test_the_smallest_effect_is_at_least_twice_the_quantum():
+    facts = resolution(KnownDevice(), "graph")
+    assert facts["smallest_effect"] == pytest.approx(2 * 0.001 / 5.4)
+
+
+@pytest.mark.gpu
+def test_the_harness_reads_back_what_is_known():
+    from dsmla_bench.bench.cuda import CudaDevice
+
+    wrong = [check for check in run_checks(CudaDevice(0), METHODS) if not check.ok]
+    assert not wrong
