@@ -40,14 +40,18 @@ def choose(text: str | None, available: list[str], what: str) -> tuple[str, ...]
 
 def integers(text: str, what: str) -> tuple[int, ...]:
     """``1,128,8192`` → its numbers, one at least. Raises ValueError for anything else."""
-    parts = split(text)
-    if not parts or not all(part.lstrip("-").isdecimal() for part in parts):
-        raise ValueError(f"{what} must be numbers with commas between, found {text!r}")
-    return tuple(map(int, parts))
+    wrong = f"{what} must be numbers with commas between, found {text!r}"
+    try:
+        numbers = tuple(int(part) for part in split(text))
+    except ValueError as error:
+        raise ValueError(wrong) from error
+    if not numbers:
+        raise ValueError(wrong)
+    return numbers
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output, in UTF-8 whatever the locale; bytes of a path that are none stay as they are."""
+    """One JSON document on standard output, in UTF-8 whatever the locale; paths keep the bytes that they have."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "surrogateescape"))
 
 

@@ -33,6 +33,7 @@ from dsmla_bench.kernels.formats.numerics import (
     e4m3_from_fp32,
     encode_e4m3,
     fp32_from_e4m3,
+    map_tiles,
     per_tile,
     tile_amax,
 )
@@ -67,7 +68,7 @@ def quantize(kv_c: torch.Tensor, k_pe: torch.Tensor, scale: torch.Tensor | None 
     values = kv_c.float()
     amax = amax_of_tiles(values, TILE)
     scales = pow2_scale(amax) if pow2 else amax448_scale(amax)
-    codes = e4m3_from_fp32(values / scales.repeat_interleave(TILE, dim=-1))
+    codes = e4m3_from_fp32(map_tiles(torch.divide, values, scales))
     rope = k_pe if k_pe.dtype == torch.bfloat16 else bf16_from_fp32(k_pe)
     return torch.cat([codes, bytes_of(scales), bytes_of(rope)], dim=-1)
 
@@ -77,7 +78,7 @@ def dequantize(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """rows uint8 [T, 656] → kv_c bf16 [T, 512], k_pe bf16 [T, 64]."""
     scales = rows[:, 512:528].contiguous().view(torch.float32)
-    kv_c = fp32_from_e4m3(rows[:, :512].contiguous()) * scales.repeat_interleave(TILE, dim=-1)
+    kv_c = map_tiles(torch.multiply, fp32_from_e4m3(rows[:, :512].contiguous()), scales)
     return bf16_from_fp32(kv_c), rows[:, 528:].contiguous().view(torch.bfloat16)
 
 

@@ -12,6 +12,9 @@ releases, and divides by tensors, because torch on CUDA divides by a Python numb
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import torch
 import triton
 import triton.language as tl
@@ -28,7 +31,7 @@ def divide(numerator: torch.Tensor, denominator: float) -> torch.Tensor:
 def e4m3_from_fp32(values: torch.Tensor) -> torch.Tensor:
     """fp32 of any shape → e4m3 bytes (uint8), by the rule above."""
     codes = values.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).view(torch.uint8)
-    return torch.where(values.isnan(), torch.full_like(codes, 0x7F), codes)
+    return codes.masked_fill_(values.isnan(), 0x7F)
 
 
 def fp32_from_e4m3(codes: torch.Tensor) -> torch.Tensor:
@@ -38,8 +41,8 @@ def fp32_from_e4m3(codes: torch.Tensor) -> torch.Tensor:
 
 def bf16_from_fp32(values: torch.Tensor) -> torch.Tensor:
     """fp32 of any shape → bf16, nearest even, with the hardware's NaN."""
-    nan = torch.full_like(values, BF16_NAN, dtype=torch.int16).view(torch.bfloat16)
-    return torch.where(values.isnan(), nan, values.to(torch.bfloat16))
+    bits = values.to(torch.bfloat16).view(torch.int16)
+    return bits.masked_fill_(values.isnan(), BF16_NAN).view(torch.bfloat16)
 
 
 def bytes_of(values: torch.Tensor) -> torch.Tensor:
@@ -49,8 +52,16 @@ def bytes_of(values: torch.Tensor) -> torch.Tensor:
 
 def amax_of_tiles(values: torch.Tensor, tile: int) -> torch.Tensor:
     """Largest magnitude of every ``tile`` neighbours: fp32 [T, n] → [T, n / tile]. NaN does not count."""
-    magnitudes = torch.where(values.isnan(), torch.zeros_like(values), values.abs())
+    magnitudes = values.abs().nan_to_num(nan=0.0, posinf=math.inf)
     return magnitudes.reshape(*values.shape[:-1], -1, tile).amax(-1)
+
+
+def map_tiles(
+    apply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], values: torch.Tensor, of_tiles: torch.Tensor
+) -> torch.Tensor:
+    """``apply(value, of its tile)`` element by element: [T, tiles · n] with [T, tiles] → [T, tiles · n]."""
+    tiles = values.reshape(*of_tiles.shape, -1)
+    return apply(tiles, of_tiles[..., None]).reshape(values.shape)
 
 
 @triton.jit

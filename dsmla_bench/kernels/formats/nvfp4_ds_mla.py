@@ -36,12 +36,14 @@ from dsmla_bench.kernels.formats.numerics import (
     e4m3_from_fp32,
     encode_e4m3,
     fp32_from_e4m3,
+    map_tiles,
     per_tile,
     tile_amax,
 )
 
 TILE = 16
 SCALE_FLOOR = 2.0**-9
+E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 E2M1_MIDPOINTS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 FIELDS = (
     Field("NoPE", "e2m1", 0, 512, order="even value in the low nibble"),
@@ -50,27 +52,34 @@ FIELDS = (
 )
 
 
+@functools.cache
+def _e2m1_bounds(device: torch.device) -> torch.Tensor:
+    """Beyond which magnitudes the next code begins, fp32 [7]: the midpoints, a step lower where a tie goes up."""
+    midpoints = torch.tensor(E2M1_MIDPOINTS)
+    midpoints[1::2] = midpoints[1::2].nextafter(torch.zeros(()))
+    return midpoints.to(device)
+
+
+@functools.cache
+def _e2m1_values(device: torch.device) -> torch.Tensor:
+    """The value of every code, fp32 [16]."""
+    return torch.tensor([*E2M1_VALUES, *(-value for value in E2M1_VALUES)], device=device)
+
+
 def e2m1_from_fp32(values: torch.Tensor) -> torch.Tensor:
     """fp32 of any shape → e2m1 codes 0..15 (uint8): nearest, ties to even code, saturating; NaN is 7.
 
-    A code is the number of midpoints below the magnitude; a magnitude on a midpoint counts it when that makes the code
-    even, which is at every second one.
+    A magnitude's code is the number of midpoints below it; one on a midpoint takes the even code, which is the upper one
+    at every second midpoint.
     """
-    magnitude = values.abs()
-    code = torch.zeros_like(values, dtype=torch.uint8)
-    for index, midpoint in enumerate(E2M1_MIDPOINTS):
-        code += (magnitude >= midpoint) if index % 2 else (magnitude > midpoint)
-    code += 8 * values.signbit()
-    return torch.where(values.isnan(), torch.full_like(code, 7), code)
+    codes = torch.bucketize(values.abs(), _e2m1_bounds(values.device), out_int32=True).to(torch.uint8)
+    codes |= values.signbit() * 8
+    return codes.masked_fill_(values.isnan(), 7)
 
 
 def fp32_from_e2m1(codes: torch.Tensor) -> torch.Tensor:
-    """e2m1 codes 0..15 (uint8) of any shape → fp32, exact.
-
-    The low bits are exponent and mantissa: at the top of fp32's fields they read 2^-126 too small, subnormals included.
-    """
-    bits = (codes & 7).int() << 22 | (codes & 8).int() << 28
-    return bits.view(torch.float32) * 2.0**126
+    """e2m1 codes 0..15 (uint8) of any shape → fp32, exact."""
+    return _e2m1_values(codes.device)[codes.int()]
 
 
 def permute_scales(scales: torch.Tensor) -> torch.Tensor:
@@ -98,8 +107,7 @@ def quantize(
     """kv_c [T, 512], k_pe [T, 64] → rows uint8 [T, 352]. ``scale`` is not used."""
     values = kv_c.float()
     scales = scale_codes(amax_of_tiles(values, TILE), round_up=round_up)
-    sf = fp32_from_e4m3(scales)
-    codes = e2m1_from_fp32(values * (torch.ones_like(sf) / sf).repeat_interleave(TILE, dim=-1))
+    codes = e2m1_from_fp32(map_tiles(torch.multiply, values, fp32_from_e4m3(scales).reciprocal()))
     packed = codes[:, 0::2] | codes[:, 1::2] << 4
     return torch.cat([packed, e4m3_from_fp32(k_pe.float()), permute_scales(scales)], dim=-1)
 
@@ -111,7 +119,7 @@ def dequantize(
     packed = rows[:, :256]
     codes = torch.stack([packed & 0xF, packed >> 4], dim=-1).flatten(1)
     scales = unpermute_scales(rows[:, 320:])
-    kv_c = fp32_from_e2m1(codes) * fp32_from_e4m3(scales).repeat_interleave(TILE, dim=-1)
+    kv_c = map_tiles(torch.multiply, fp32_from_e2m1(codes), fp32_from_e4m3(scales))
     return bf16_from_fp32(kv_c), bf16_from_fp32(fp32_from_e4m3(rows[:, 256:320].contiguous()))
 
 

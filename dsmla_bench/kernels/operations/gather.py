@@ -209,10 +209,10 @@ def reference(fmt: CacheFormat, inputs: GatherInputs) -> Callable[[], None]:
     token, request, position = token[inside], request[inside], position[inside]
     page = inputs.block_table[request, position // block_size].long()
     inside = (page >= 0) & (page < blocks)
-    token, position, page = token[inside], position[inside], page[inside]
+    token, row, page = token[inside], position[inside] % block_size, page[inside]
 
     def run() -> None:
-        rows = inputs.cache[page, position % block_size]
+        rows = inputs.cache[page, row]
         inputs.workspace[token] = torch.cat(fmt.dequantize(rows, inputs.geometry, inputs.scale), dim=-1)
 
     return run

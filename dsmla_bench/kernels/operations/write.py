@@ -166,10 +166,11 @@ def reference(fmt: CacheFormat, inputs: WriteInputs) -> Callable[[], None]:
     tokens, block_size = len(inputs.slot_mapping), inputs.cache.shape[1]
     written = (inputs.slot_mapping >= 0).nonzero().flatten()
     slots = inputs.slot_mapping[written].long()
+    places = slots // block_size, slots % block_size
 
     def run() -> None:
         rows = fmt.quantize(inputs.kv_c[:tokens], inputs.k_pe[:tokens], inputs.scale)
-        inputs.cache[slots // block_size, slots % block_size] = rows[written]
+        inputs.cache[places] = rows[written]
 
     return run
 

@@ -1,0 +1,89 @@
+"""Run as a script, in a process that does not interpret: compiles kernels and prints what came out as JSON.
+
+    launched  for every operation, format and shape: whether ``compile_launch`` gives the PTX that a launch would
+    e2m1      for every architecture: whether the write of nvfp4_ds_mla holds the e2m1 conversion instruction
+
+A launch is compiled by Triton itself, for a device of which only the architecture is real.
+"""
+
+import dataclasses
+import json
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+from dsmla_bench.bench.compile import compile_launch
+from dsmla_bench.kernels.arch import Architecture
+from dsmla_bench.kernels.formats import default_formats, get_format
+from dsmla_bench.kernels.operations import Shape, get_operation
+
+SM90 = Architecture(9, 0)
+CPU, META = torch.device("cpu"), torch.device("meta")
+
+
+class DeviceInName:
+    """What Triton asks a driver before it compiles for a launch."""
+
+    def get_current_target(self):
+        return GPUTarget("cuda", SM90.number, 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+
+def plain(operation, fmt):
+    """What the sweep measures: aligned tensors, and a block table with one page for each request."""
+    return operation.make_inputs(fmt, Shape(5, 3), META, torch.Generator())
+
+
+def unaligned(operation, fmt):
+    """Odd addresses and strides, the other index types, one token, and seq_starts where there are some."""
+    inputs = operation.make_inputs(fmt, Shape(1), CPU, torch.Generator())
+    wide = torch.zeros(4, 1 + 577, dtype=torch.bfloat16)
+    cache = torch.zeros(2, 3, fmt.row_bytes() + 4, dtype=torch.uint8)[:, 1:, : fmt.row_bytes()]
+    if operation.name == "write":
+        slots = inputs.slot_mapping.int()
+        return dataclasses.replace(inputs, kv_c=wide[:, 1:513], k_pe=wide[:, 513:577], cache=cache, slot_mapping=slots)
+    starts = torch.zeros(1, dtype=torch.int64)
+    return dataclasses.replace(
+        inputs, workspace=wide[:1, 1:577], cache=cache, workspace_starts=starts, seq_starts=starts
+    )
+
+
+def huge(operation, fmt):
+    """A page stride that needs 64 bits, in sixteen tokens of a hundred requests."""
+    inputs = operation.make_inputs(fmt, Shape(16, 100), META, torch.Generator())
+    shape, strides = (2, 64, fmt.row_bytes()), (2**31, fmt.row_bytes(), 1)
+    cache = torch.empty_strided(shape, strides, dtype=torch.uint8, device=META)
+    return dataclasses.replace(inputs, cache=cache)
+
+
+def compiled_by_a_launch(launch):
+    options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages, "enable_fp_fusion": False}
+    return launch.kernel.warmup(*launch.args, grid=launch.grid, **launch.constants, **options)
+
+
+def main():
+    driver.set_active(DeviceInName())
+    launched = {}
+    for name in ("write", "gather"):
+        operation = get_operation(name)
+        for fmt in default_formats():
+            for shape in (plain, unaligned, huge):
+                launch = operation.plan(fmt, shape(operation, fmt), SM90.number)
+                same = compiled_by_a_launch(launch).asm["ptx"] == compile_launch(launch, SM90).ptx
+                launched[f"{name} {fmt.name} {shape.__name__}"] = same
+    write, nvfp4 = get_operation("write"), get_format("nvfp4_ds_mla")
+    e2m1 = {}
+    for arch in map(Architecture.parse, ("sm89", "sm90", "sm100", "sm103", "sm120")):
+        ptx = compile_launch(write.plan(nvfp4, plain(write, nvfp4), arch.number), arch).ptx
+        e2m1[arch.name] = "cvt.rn.satfinite.e2m1x2.f32" in ptx
+    print(json.dumps({"launched": launched, "e2m1": e2m1}))
+
+
+if __name__ == "__main__":
+    main()
