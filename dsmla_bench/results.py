@@ -107,8 +107,9 @@ class Run:
 
     def finish(self, **manifest: Any) -> None:
         """Write rows.parquet and samples.parquet and close the manifest with the given additions."""
-        self.rows().to_parquet(self.path / "rows.parquet", index=False)
-        self.samples().to_parquet(self.path / "samples.parquet", index=False)
+        for name, frame in (("rows", self.rows()), ("samples", self.samples())):
+            # As bytes: pyarrow cannot open a path that the locale cannot encode.
+            (self.path / f"{name}.parquet").write_bytes(frame.to_parquet(index=False))
         self.manifest.update(manifest, ended_at=datetime.now(UTC).isoformat())
         self.write_manifest()
 
@@ -116,7 +117,8 @@ class Run:
         """Write manifest.json by replacing it whole, so that a kill never leaves half a file."""
         target = self.path / "manifest.json"
         temporary = target.with_suffix(".json.tmp")
-        temporary.write_text(json.dumps(self.manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(self.manifest, indent=2, ensure_ascii=False) + "\n"
+        temporary.write_text(text, encoding="utf-8", errors="surrogateescape")
         temporary.replace(target)
 
     def summaries(self) -> list[Row]:

@@ -196,7 +196,6 @@ def test_output_that_knows_ascii_only(tmp_path):
     assert (document["manifest"]["note"], document["rows"][0]["device"]) == (LABEL, LABEL)
 
 
-@pytest.mark.xfail(reason="the manifest cannot hold an argument that the locale cannot decode")
 def test_folders_that_the_locale_cannot_decode(tmp_path):
     out = tmp_path / "Prüfstand"
     axes = ["--ops", "write", "--formats", "fp8", "--providers", "triton", "--tokens", 1, "--page-orders", "ordered"]

@@ -41,7 +41,8 @@ def test_a_format_of_another_package_is_listed(packages):
 @pytest.mark.parametrize(("operation", "compared"), [("write", 64 * 1152), ("gather", 5 * 1152)])
 def test_it_is_checked_to_the_byte_and_cross_compiled(sweep, operation, compared):
     row = sweep[1]["toy", operation, "triton"]
-    assert (row["status"], row["revision"], row["conversion"]) == ("compiled", "v1", "none")
+    assert (row["status"], row["revision"]) == ("compiled", "v1")
+    assert row["conversion"] == ("none" if operation == "write" else None), "only writing converts"
     assert (row["bytes_differing"], row["bytes_compared"]) == (0, compared)
     assert row["registers"] > 0
     assert row["spilled_bytes"] == 0
@@ -81,7 +82,7 @@ def test_a_provider_of_another_package_has_rows_and_reasons(sweep):
 @pytest.mark.parametrize(
     ("value", "copies", "message"),
     [
-        ("toy_format:FORMATS", 2, "two formats are called toy:v1; a format's name and revision must be unique"),
+        ("toy_format:FORMATS", 2, "two formats are called toy:v1; a format's name must be unique"),
         ("toy_format:TOY", 1, "entry point 'toy_format:TOY' of dsmla_bench.formats must be a tuple, found CacheFormat"),
         ("toy_provider:PROVIDERS", 2, "two providers are called toy_kernels; a provider's name must be unique"),
         (

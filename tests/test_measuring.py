@@ -110,7 +110,9 @@ def test_a_cold_figure_beyond_the_memorys_peak_is_suspect(tmp_path):
     given = {"operations": ("gather",), "formats": ("fp8_ds_mla:pow2",), "providers": ("reference",), "tokens": (4096,)}
     run = swept(tmp_path, config, l2_states=("cold", "hot"), block_sizes=(64,), **given)
     cold, hot = sorted(run.records(), key=lambda row: row["l2_state"])
-    assert cold["bytes_read"] + cold["bytes_written"] == 4096 * (656 + 1152) + 4 * 64
+    assert cold["bytes_read"] + cold["bytes_written"] == 4096 * (656 + 1152) + 4 * (64 + 8), (
+        "rows, and 64 table entries and 8 starts"
+    )
     assert cold["suspect"]
     assert "more than the memory's peak of 4800" in cold["suspicion"]
     assert not hot["suspect"]

@@ -106,10 +106,31 @@ def inputs_key(case: Case) -> tuple[Any, ...]:
     return tuple(value for name, value in asdict(case).items() if name not in ("provider", "l2_state"))
 
 
-def why_not(provider: Provider, operation: Operation, fmt: CacheFormat, case: Case) -> str | None:
+def format_of(case: Case) -> CacheFormat:
+    """The format of a case, in its revision."""
+    return get_format(f"{case.format}:{case.revision}")
+
+
+def why_not(provider: Provider, case: Case) -> str | None:
     """Why the case cannot be run at all, in one sentence: its geometry, or the provider's reason. None when it can."""
+    fmt = format_of(case)
     try:
         fmt.require(shape_of(case).geometry)
     except ValueError as error:
         return str(error)
-    return provider.why_not(operation, fmt, Architecture.parse(case.arch))
+    return provider.why_not(operation_of(case), fmt, Architecture.parse(case.arch))
+
+
+def traffic_facts(case: Case, arch: Architecture) -> dict[str, Any]:
+    """Columns of a row that follow from the case alone: bytes moved, and how the conversion is done on ``arch``.
+
+    Only our kernels' conversion is known, and only writing ever emulates one.
+    """
+    operation, fmt = operation_of(case), format_of(case)
+    traffic = operation.traffic(fmt, shape_of(case))
+    ours = case.provider == "triton" and operation.encodes
+    return {
+        "bytes_read": traffic.bytes_read,
+        "bytes_written": traffic.bytes_written,
+        "conversion": fmt.conversion(arch) if ours else None,
+    }

@@ -12,7 +12,9 @@ from triton.language.extra.cuda import globaltimer
 
 from dsmla_bench.bench.device import Call
 
-COPY_BLOCK = 4096
+COPY_CONFIGURATIONS = tuple((block, warps) for block in (1024, 2048, 4096, 8192) for warps in (4, 8))
+"""int32 per program and warps of the copy kernels that the ceiling is the best of."""
+READ_BLOCK = 4096
 
 
 @triton.jit
@@ -45,10 +47,10 @@ def copy_kernel(source_ptr, target_ptr, count, BLOCK: tl.constexpr):
     tl.store(target_ptr + index, tl.load(source_ptr + index, index < count), index < count)
 
 
-def copy(source: torch.Tensor, target: torch.Tensor) -> Call:
+def copy(source: torch.Tensor, target: torch.Tensor, block: int = 4096, warps: int = 8) -> Call:
     """A call that copies int32 ``source`` to ``target``. ``Tensor.copy_`` in a graph would be a slower memcpy node."""
     count = source.numel()
-    return lambda: copy_kernel[(triton.cdiv(count, COPY_BLOCK),)](source, target, count, BLOCK=COPY_BLOCK)
+    return lambda: copy_kernel[(triton.cdiv(count, block),)](source, target, count, BLOCK=block, num_warps=warps)
 
 
 @triton.jit
@@ -70,7 +72,7 @@ class Flusher:
     def __call__(self) -> None:
         """Read the buffer on the current stream."""
         count = self._data.numel()
-        read_kernel[(triton.cdiv(count, COPY_BLOCK),)](self._data, self._sink, count, BLOCK=COPY_BLOCK)
+        read_kernel[(triton.cdiv(count, READ_BLOCK),)](self._data, self._sink, count, BLOCK=READ_BLOCK)
 
 
 @triton.jit

@@ -13,11 +13,9 @@ from typing import Any
 import torch
 
 from dsmla_bench.bench import gate
-from dsmla_bench.bench.cases import inputs_key, operation_of, shape_of, why_not
+from dsmla_bench.bench.cases import format_of, inputs_key, operation_of, shape_of, traffic_facts, why_not
 from dsmla_bench.bench.device import Call, Device
 from dsmla_bench.bench.worker import WorkerConfig
-from dsmla_bench.kernels.formats import CacheFormat, get_format
-from dsmla_bench.kernels.operations import Operation
 from dsmla_bench.kernels.providers import Provider, load_providers
 from dsmla_bench.rows import Case, Measurement
 
@@ -33,58 +31,44 @@ class MeasureBench:
 
     def measure(self, case: Case) -> Measurement:
         """Check and time one case."""
-        operation, fmt = operation_of(case), get_format(f"{case.format}:{case.revision}")
         provider = self.providers[case.provider]
-        reason = why_not(provider, operation, fmt, case)
+        reason = why_not(provider, case)
         if reason is not None:
             return Measurement(case, self.config.process, "skipped", reason)
-        facts = self._facts(operation, fmt, case)
+        machine = {"device": self.device.name, "peak_gbps": self.device.peak_gbps, "seed": self.config.seed}
+        facts = {**traffic_facts(case, self.device.arch), **machine, **self.calibration}
         try:
-            return self._gate_and_time(operation, fmt, provider, case, facts)
+            return self._gate_and_time(provider, case, facts)
         except torch.OutOfMemoryError as error:
             self._inputs.clear()
             gc.collect()
             torch.cuda.empty_cache()
             return Measurement(case, self.config.process, "oom", str(error).splitlines()[0], facts=facts)
 
-    def _gate_and_time(
-        self, operation: Operation, fmt: CacheFormat, provider: Provider, case: Case, facts: dict[str, Any]
-    ) -> Measurement:
-        expected = self._inputs.expected(operation, fmt, case)
+    def _gate_and_time(self, provider: Provider, case: Case, facts: dict[str, Any]) -> Measurement:
+        operation, fmt, arch = operation_of(case), format_of(case), self.device.arch
+        expected = self._inputs.expected(case)
 
         def bind(index: int) -> Call:
-            return provider.bind(operation, fmt, self._inputs.get(operation, fmt, case, index), self.device.arch)
+            return provider.bind(operation, fmt, self._inputs.get(case, index), arch)
 
         started = time.perf_counter()
         call = bind(0)
-        found = gate.outputs_of(call, operation.outputs(self._inputs.get(operation, fmt, case, 0)))
+        found = gate.outputs_of(call, operation.outputs(self._inputs.get(case, 0)))
         self.device.synchronize()
         facts["first_call_us"] = (time.perf_counter() - started) * 1e6
         result = gate.compare(found, expected)
         facts |= {"bytes_compared": result.bytes_compared, "bytes_differing": result.bytes_differing}
         if result.bytes_differing:
             return Measurement(case, self.config.process, "incorrect", result.reason, facts=facts)
+        facts["binary_sha256"] = provider.binary_sha256(operation, fmt, self._inputs.get(case, 0), arch)
         moved = facts["bytes_read"] + facts["bytes_written"]
-        inputs = self._inputs.get(operation, fmt, case, 0)
-        facts["binary_sha256"] = provider.binary_sha256(operation, fmt, inputs, self.device.arch)
         timing = self.device.time(bind, moved, case.l2_state, self.config.methods)
         facts |= timing.facts
         if facts.get("throttle_reasons"):
             reason = f"the device was throttled while this was timed: {facts['throttle_reasons']}"
             return Measurement(case, self.config.process, "throttled", reason, timing.samples, facts)
         return Measurement(case, self.config.process, "ok", samples=timing.samples, facts=facts)
-
-    def _facts(self, operation: Operation, fmt: CacheFormat, case: Case) -> dict[str, Any]:
-        traffic = operation.traffic(fmt, shape_of(case))
-        return {
-            "bytes_read": traffic.bytes_read,
-            "bytes_written": traffic.bytes_written,
-            "conversion": fmt.conversion(self.device.arch) if case.provider == "triton" else None,
-            "seed": self.config.seed,
-            "device": self.device.name,
-            "peak_gbps": self.device.peak_gbps,
-            **self.calibration,
-        }
 
 
 class _InputsCache:
@@ -96,21 +80,24 @@ class _InputsCache:
         self._sets: dict[int, Any] = {}
         self._expected: dict[str, torch.Tensor] | None = None
 
-    def get(self, operation: Operation, fmt: CacheFormat, case: Case, index: int) -> Any:
+    def get(self, case: Case, index: int) -> Any:
         """The inputs of buffer ``index``, from a seed of their own."""
         if inputs_key(case) != self._key:
             self.clear()
             self._key = inputs_key(case)
         if index not in self._sets:
             generator = torch.Generator(self._device).manual_seed(self._seed * 1000 + index)
-            self._sets[index] = operation.make_inputs(fmt, shape_of(case), self._device, generator)
+            make_inputs = operation_of(case).make_inputs
+            self._sets[index] = make_inputs(format_of(case), shape_of(case), self._device, generator)
         return self._sets[index]
 
-    def expected(self, operation: Operation, fmt: CacheFormat, case: Case) -> dict[str, torch.Tensor]:
+    def expected(self, case: Case) -> dict[str, torch.Tensor]:
         """The bytes that the reference writes for buffer 0."""
-        inputs = self.get(operation, fmt, case, 0)
+        inputs = self.get(case, 0)
         if self._expected is None:
-            self._expected = gate.outputs_of(operation.reference(fmt, inputs), operation.outputs(inputs))
+            operation = operation_of(case)
+            run = operation.reference(format_of(case), inputs)
+            self._expected = gate.outputs_of(run, operation.outputs(inputs))
         return self._expected
 
     def clear(self) -> None:

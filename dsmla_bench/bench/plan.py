@@ -103,7 +103,7 @@ def why_not_timed(missing: Sequence[Architecture]) -> str:
     names = ", ".join(arch.label for arch in missing)
     return (
         f"this machine has no {names} device (found {manifest.device_name() or 'no CUDA device'}); "
-        f"every kernel was checked in the interpreter and compiled for {names}"
+        f"kernels were checked in the interpreter and compiled for {names} instead"
     )
 
 

@@ -8,25 +8,44 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from importlib.metadata import entry_points
+from collections.abc import Iterable
+from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any
 
 
-def discover(package: ModuleType, attribute: str, group: str) -> list[Any]:
+def discover(package: ModuleType, attribute: str, group: str, kind: type) -> list[Any]:
     """All members of the tuples named ``attribute`` in the modules of ``package``, then those of the entry points.
 
     Modules without the attribute are skipped; they are helpers. An entry point loads such a tuple. Raises ValueError
-    when an entry point does not load a tuple.
+    when an entry point cannot be loaded, or loads anything but a tuple of ``kind``.
     """
     found: list[Any] = []
     for module in pkgutil.iter_modules(package.__path__):
         found += getattr(importlib.import_module(f"{package.__name__}.{module.name}"), attribute, ())
     for entry_point in entry_points(group=group):
-        members = entry_point.load()
-        if not isinstance(members, tuple):
-            raise ValueError(
-                f"entry point {entry_point.value!r} of {group} must be a tuple, found {type(members).__name__}"
-            )
-        found += members
+        found += _load(entry_point, group, kind)
     return found
+
+
+def _load(entry_point: EntryPoint, group: str, kind: type) -> tuple[Any, ...]:
+    name = f"entry point {entry_point.value!r} of {group}"
+    try:
+        members = entry_point.load()
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{name} cannot be loaded ({error}); mend or uninstall the package that has it") from error
+    if not isinstance(members, tuple):
+        raise ValueError(f"{name} must be a tuple, found {type(members).__name__}")
+    for member in members:
+        if not isinstance(member, kind):
+            raise ValueError(f"{name} must hold {kind.__name__} values only, found {type(member).__name__}")
+    return members
+
+
+def require_unique(names: Iterable[str], what: str) -> None:
+    """Raise ValueError when a name occurs twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"two {what}s are called {name}; a {what}'s name must be unique")
+        seen.add(name)

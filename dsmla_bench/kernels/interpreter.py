@@ -5,7 +5,8 @@ conversions are wrong in ways that compiled kernels are not (Triton 3.6 to 3.9, 
 
 * to e4m3, a mantissa that rounds up does not carry into the exponent (124.5 becomes 64 instead of 128), ties go away
   from zero instead of to even, and nothing saturates;
-* to bf16, values are truncated instead of rounded.
+* to bf16, values are truncated instead of rounded;
+* with numpy 2.4 and Triton 3.6, a tensor of one element is refused as a loop bound.
 
 ``corrected_conversions`` puts this project's own definitions, which are tested against the hardware's rule, in the
 place of those conversions while it is active. Every interpreted check in this project runs inside it.
@@ -34,9 +35,21 @@ def is_interpreting() -> bool:
 
 @contextlib.contextmanager
 def corrected_conversions() -> Iterator[None]:
-    """Interpreted kernels convert between fp32, bf16 and e4m3 as compiled ones do while this is active."""
-    with mock.patch.object(interpreter, "_convert_float", _convert_float):
+    """While this is active, interpreted kernels convert between fp32, bf16 and e4m3 as compiled ones do."""
+    with (
+        mock.patch.object(interpreter, "_convert_float", _convert_float),
+        mock.patch.object(interpreter, "_patch_lang_tensor", _patch_lang_tensor),
+    ):
         yield
+
+
+_patch_lang_tensor_of_triton = interpreter._patch_lang_tensor
+
+
+def _patch_lang_tensor(tensor: Any, scope: Any) -> None:
+    """Replacement of the interpreter's function of that name: a tensor of one element of any rank is an index."""
+    _patch_lang_tensor_of_triton(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
 
 def _convert_float(data: Any, source: Any, target: Any, rounding_mode: Any) -> Any:

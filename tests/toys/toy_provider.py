@@ -14,6 +14,9 @@ class ToyProvider:
     def bind(self, operation, fmt, inputs, arch):
         return operation.reference(fmt, inputs)
 
+    def plan(self, operation, fmt, inputs, arch):
+        return None
+
     def binary_sha256(self, operation, fmt, inputs, arch):
         return None
 

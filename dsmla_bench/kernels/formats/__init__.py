@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 
-from dsmla_bench.kernels.discovery import discover
+from dsmla_bench.kernels.discovery import discover, require_unique
 from dsmla_bench.kernels.formats.base import CacheFormat, Field, Geometry
 
 __all__ = ["CacheFormat", "Field", "Geometry", "all_formats", "default_formats", "get_format"]
@@ -20,11 +20,8 @@ def all_formats() -> tuple[CacheFormat, ...]:
 
     Raises ValueError when two formats have one name and revision.
     """
-    found = discover(sys.modules[__name__], "FORMATS", "dsmla_bench.formats")
-    keys = [fmt.key for fmt in found]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise ValueError(f"two formats are called {key}; a format's name and revision must be unique")
+    found = discover(sys.modules[__name__], "FORMATS", "dsmla_bench.formats", CacheFormat)
+    require_unique((fmt.key for fmt in found), "format")
     return tuple(sorted(found, key=lambda fmt: (-fmt.row_bytes(fmt.geometry or Geometry()), fmt.name, not fmt.default)))
 
 

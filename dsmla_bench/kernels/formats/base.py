@@ -31,7 +31,8 @@ import torch
 
 from dsmla_bench.kernels.arch import Architecture
 
-ITEM_BYTES = {"bf16": 2, "fp32": 4, "e4m3": 1, "e2m1": 0.5}
+ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "e4m3": 1, "e5m2": 1, "ue8m0": 1, "int8": 1, "uint8": 1, "e2m1": 0.5}
+"""Item types that a row may hold, and their size in bytes."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Geometry:
 class Field:
     """A run of equal items in a row.
 
-    dtype is one of bf16, fp32, e4m3, e2m1; offset is in bytes from the row's start; count is in items; order says how
+    dtype is one of ITEM_BYTES; offset is in bytes from the row's start; count is in items; order says how
     items follow each other when that is not simply their index.
     """
 
@@ -58,6 +59,10 @@ class Field:
     offset: int
     count: int
     order: str = "by index"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ITEM_BYTES:
+            raise ValueError(f"field {self.name}: dtype {self.dtype!r} is none of {', '.join(ITEM_BYTES)}")
 
     @property
     def nbytes(self) -> int:

@@ -69,8 +69,8 @@ def _e2m1_values(device: torch.device) -> torch.Tensor:
 def e2m1_from_fp32(values: torch.Tensor) -> torch.Tensor:
     """fp32 of any shape → e2m1 codes 0..15 (uint8): nearest, ties to even code, saturating; NaN is 7.
 
-    A magnitude's code is the number of midpoints below it; one on a midpoint takes the even code, which is the upper one
-    at every second midpoint.
+    A magnitude's code is the number of midpoints below it. One on a midpoint takes the even code, which is the upper
+    one at every second midpoint.
     """
     codes = torch.bucketize(values.abs(), _e2m1_bounds(values.device), out_int32=True).to(torch.uint8)
     codes |= values.signbit() * 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 
-from dsmla_bench.kernels.discovery import discover
+from dsmla_bench.kernels.discovery import discover, require_unique
 from dsmla_bench.kernels.operations.base import Operation, Shape, Traffic
 
 __all__ = ["Operation", "Shape", "Traffic", "all_operations", "get_operation"]
@@ -16,7 +16,8 @@ _ORDER = ("write", "gather")
 @functools.cache
 def all_operations() -> tuple[Operation, ...]:
     """Every known operation, write and gather first."""
-    found = discover(sys.modules[__name__], "OPERATIONS", "dsmla_bench.operations")
+    found = discover(sys.modules[__name__], "OPERATIONS", "dsmla_bench.operations", Operation)
+    require_unique((operation.name for operation in found), "operation")
     return tuple(sorted(found, key=lambda op: (_ORDER.index(op.name) if op.name in _ORDER else len(_ORDER), op.name)))
 
 

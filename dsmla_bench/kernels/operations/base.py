@@ -51,6 +51,7 @@ class Operation:
     reference    (format, inputs) -> a function without arguments that does the work in torch
     plan         (format, inputs, arch) -> the Triton launch, None when there is nothing to do
     traffic      (format, shape) -> Traffic
+    encodes      whether it writes rows, and so uses the format's ``encode``
     """
 
     name: str
@@ -60,6 +61,7 @@ class Operation:
     reference: Callable[[CacheFormat, Any], Callable[[], None]]
     plan: Callable[[CacheFormat, Any, int], Launch | None]
     traffic: Callable[[CacheFormat, Shape], Traffic]
+    encodes: bool = False
     uses_requests: bool = False
 
 

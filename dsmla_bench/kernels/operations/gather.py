@@ -221,8 +221,7 @@ def reference(fmt: CacheFormat, inputs: GatherInputs) -> Callable[[], None]:
 def make_inputs(fmt: CacheFormat, shape: Shape, device: torch.device, generator: torch.Generator) -> GatherInputs:
     """A cache of quantized random tokens and requests of about equal length whose pages are all distinct."""
     geometry, requests = shape.geometry, min(shape.requests, shape.tokens)
-    starts = torch.arange(requests + 1) * shape.tokens // requests
-    pages_of = -(-(starts[1:] - starts[:-1]) // shape.block_size)
+    starts, pages_of = _requests(shape)
     pages, width = int(pages_of.sum()), int(pages_of.max())
     order = page_order(pages, shape, generator).to(torch.int32)
     table = torch.zeros(requests, width, dtype=torch.int32)
@@ -243,11 +242,19 @@ def make_inputs(fmt: CacheFormat, shape: Shape, device: torch.device, generator:
     )
 
 
+def _requests(shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where each of the requests of about equal length starts, with the end appended, and how many pages it takes."""
+    requests = min(shape.requests, shape.tokens)
+    starts = torch.arange(requests + 1) * shape.tokens // requests
+    return starts, -(-(starts[1:] - starts[:-1]) // shape.block_size)
+
+
 def traffic(fmt: CacheFormat, shape: Shape) -> Traffic:
-    """Rows and the block table in, bf16 values out."""
+    """Rows, the pages' entries in the block table and the starts in, bf16 values out."""
     width = shape.geometry.kv_lora_rank + shape.geometry.rope_dim
-    table_bytes = 4 * -(-shape.tokens // shape.block_size)
-    return Traffic(shape.tokens * fmt.row_bytes(shape.geometry) + table_bytes, shape.tokens * 2 * width)
+    _, pages_of = _requests(shape)
+    index_bytes = 4 * (int(pages_of.sum()) + len(pages_of))
+    return Traffic(shape.tokens * fmt.row_bytes(shape.geometry) + index_bytes, shape.tokens * 2 * width)
 
 
 OPERATIONS = (

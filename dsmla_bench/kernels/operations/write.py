@@ -202,5 +202,6 @@ OPERATIONS = (
         reference=reference,
         plan=plan,
         traffic=traffic,
+        encodes=True,
     ),
 )

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from dsmla_bench.kernels.discovery import discover
+from dsmla_bench.kernels.discovery import discover, require_unique
 from dsmla_bench.kernels.providers.base import Provider
 
 __all__ = ["Provider", "load_providers"]
@@ -19,11 +19,8 @@ def load_providers(libraries: Mapping[str, Path]) -> dict[str, Provider]:
 
     Raises ValueError when two providers have one name.
     """
-    classes = discover(sys.modules[__name__], "PROVIDERS", "dsmla_bench.providers")
-    providers: dict[str, Provider] = {}
-    for provider in (cls(libraries) for cls in classes):
-        if provider.name in providers:
-            raise ValueError(f"two providers are called {provider.name}; a provider's name must be unique")
-        providers[provider.name] = provider
+    classes = discover(sys.modules[__name__], "PROVIDERS", "dsmla_bench.providers", type)
+    require_unique((cls.name for cls in classes), "provider")
+    providers: dict[str, Provider] = {cls.name: cls(libraries) for cls in classes}
     ordered = [name for name in _ORDER if name in providers] + sorted(set(providers) - set(_ORDER))
     return {name: providers[name] for name in ordered}

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats import CacheFormat
+from dsmla_bench.kernels.launch import Launch
 from dsmla_bench.kernels.operations import Operation
 
 
@@ -28,6 +29,12 @@ class Provider(Protocol):
 
     def bind(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> Callable[[], None]:
         """A function that does the operation on these inputs, on the current stream, without synchronising."""
+
+    def plan(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: int) -> Launch | None:
+        """The Triton launch that ``bind`` would make for compute capability ``arch`` / 10; None where it is no Triton.
+
+        With it a kernel is also checked in the interpreter and cross-compiled on machines without a GPU.
+        """
 
     def binary_sha256(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> str | None:
         """SHA-256 of the machine code that serves this case, or of the file that holds it; None where there is none."""

@@ -10,6 +10,7 @@ import torch
 
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats import CacheFormat
+from dsmla_bench.kernels.launch import Launch
 from dsmla_bench.kernels.operations import Operation
 
 
@@ -29,6 +30,10 @@ class ReferenceProvider:
     def bind(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> Callable[[], None]:
         """The operation's reference on these inputs."""
         return operation.reference(fmt, inputs)
+
+    def plan(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: int) -> Launch | None:
+        """None: not a Triton kernel."""
+        return None
 
     def binary_sha256(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> str | None:
         """None: the kernels are torch's."""

@@ -11,6 +11,7 @@ import triton
 
 from dsmla_bench.kernels.arch import KNOWN, Architecture
 from dsmla_bench.kernels.formats import CacheFormat
+from dsmla_bench.kernels.launch import Launch
 from dsmla_bench.kernels.operations import Operation
 
 
@@ -34,6 +35,10 @@ class TritonProvider:
         """The launch that the operation plans for these inputs."""
         launch = operation.plan(fmt, inputs, arch.number)
         return launch.run if launch is not None else _nothing
+
+    def plan(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: int) -> Launch | None:
+        """The launch that the operation plans; None when there is nothing to do."""
+        return operation.plan(fmt, inputs, arch)
 
     def binary_sha256(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> str | None:
         """Of the cubin that Triton compiled for these inputs; launches once. None where Triton interprets."""

@@ -25,6 +25,7 @@ import torch
 
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats import CacheFormat
+from dsmla_bench.kernels.launch import Launch
 from dsmla_bench.kernels.operations import Operation
 
 _CACHE_DTYPES = {"bf16": "auto", "fp8": "fp8", "fp8_ds_mla": "fp8_ds_mla", "nvfp4_ds_mla": "nvfp4_ds_mla"}
@@ -51,7 +52,7 @@ class VllmProvider:
         """No vLLM, no such operator, another revision, or an architecture that it refuses."""
         if fmt.name not in _CACHE_DTYPES:
             return f"vLLM has no KV-cache format {fmt.name}"
-        if not fmt.default:
+        if operation.encodes and not fmt.default:
             return f"vLLM 0.33 does not write revision {fmt.revision} of {fmt.name}"
         if operation.name not in _BINDINGS:
             return f"no vLLM operator is bound to {operation.name} here"
@@ -90,6 +91,10 @@ class VllmProvider:
     def bind(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> Callable[[], None]:
         """The operator call on these inputs. Raises ValueError for inputs that the operator has no argument for."""
         return _BINDINGS[operation.name](fmt, inputs)
+
+    def plan(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: int) -> Launch | None:
+        """None: not a Triton kernel."""
+        return None
 
     def binary_sha256(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> str | None:
         """Of the compiled library; None for an installed vLLM, which its version names."""
