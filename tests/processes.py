@@ -21,10 +21,15 @@ def import_path(*folders):
     return os.pathsep.join(map(str, filter(None, [*folders, PACKAGES, os.environ.get("PYTHONPATH")])))
 
 
+def compiling_environment(*folders):
+    """This process's environment without interpreting, and with ``folders`` on the import path."""
+    inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    return {**inherited, "PYTHONPATH": import_path(*folders)}
+
+
 def run_python(*arguments, path=(), **environment):
     """A Python process that does not interpret kernels, with the folders ``path`` on its import path; all captured."""
-    inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment = {**inherited, "PYTHONPATH": import_path(*path), **environment}
+    environment = {**compiling_environment(*path), **environment}
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(
         command, env=environment, capture_output=True, encoding="utf-8", errors="replace", check=False

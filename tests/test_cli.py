@@ -2,13 +2,16 @@
 
 import json
 import re
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from builders import case, compiled_sweep, h200_sweep, refused, run_of, timed
-from processes import ABSENT, import_path, run_command, run_python
+from processes import ABSENT, compiling_environment, import_path, run_command, run_python
 
 from dsmla_bench.cli import main
 from dsmla_bench.cli.kernels import exit_code
@@ -312,3 +315,23 @@ def test_a_folder_that_cannot_be_written_is_a_mistake_too(cli, small, tmp_path):
     assert (code, out) == (2, "")
     assert err.startswith(f"dsmla-bench: {tmp_path / 'runs'}: cannot create a run here (")
     assert err.count("\n") == 1
+
+
+def test_ctrl_c_keeps_the_finished_rows_and_says_how_to_go_on(tmp_path):
+    """Case D3: exit code 130, and the run resumes."""
+    arguments = ["kernels", "--arch", "sm120", "--providers", "triton", "--out", str(tmp_path), "--tokens", "1,2,3,4,5"]
+    command = [sys.executable, "-m", "dsmla_bench", *arguments]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=compiling_environment()
+    )
+    deadline = time.monotonic() + 120
+    while not any(file.stat().st_size for file in tmp_path.glob("*/rows.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    [path] = tmp_path.iterdir()
+    assert process.returncode == 130, errors
+    assert f"go on with --resume {path}" in errors
+    run = Run.load(path)
+    assert run.manifest["interrupted"] is True
+    assert 0 < len(run.measurements) < 80

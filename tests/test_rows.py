@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsmla_bench.rows import ROW_FIELDS, STATUSES, Measurement, row_types
-from dsmla_bench.summary import summarise
+from dsmla_bench.summary import summarise, summarise_all
 
 
 def test_us_is_the_median_of_process_medians_not_of_pooled_samples():
@@ -65,6 +65,14 @@ def test_the_second_method_gives_the_check_and_never_the_headline():
     both = Measurement(case(), 0, "ok", samples={"graph": [2.0], "profiler": [1.5, 1.7, 1.6]})
     assert (summarise([both]).us, summarise([both]).us_check) == (2.0, 1.6)
     assert (summarise([both], "profiler").us, summarise([both], "profiler").us_check) == (1.6, 2.0)
+
+
+def test_rows_measured_at_a_slow_clock_are_suspect_and_cycles_are_the_clock_free_twin():
+    clocks = {1: 1980.0, 2: 1975.0, 3: 1930.0, 4: 1600.0}
+    rows = summarise_all([timed(case(tokens=tokens), 10.0, sm_mhz=mhz) for tokens, mhz in clocks.items()])
+    assert [row.suspect for row in rows] == [False, False, False, True]
+    assert rows[3].suspicion == "the clock was 1600 MHz, in the run's median row 1952"
+    assert [row.kcycles for row in rows] == [19.8, 19.75, 19.3, 16.0]
 
 
 def test_a_method_without_samples_is_unresolved_and_named():

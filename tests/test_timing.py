@@ -4,7 +4,7 @@ import pytest
 
 from dsmla_bench.bench.activity import LaunchTime, Record, launch_times
 from dsmla_bench.bench.device import METHODS, MeasurementError, Timing
-from dsmla_bench.bench.graphs import launches_for, quantum_us
+from dsmla_bench.bench.graphs import launches_for, quantum_us, slope_us
 from dsmla_bench.bench.rotation import Rotation, plan_rotation
 from dsmla_bench.bench.selftest import resolution, run_checks
 
@@ -75,6 +75,12 @@ def test_slow_operations_get_fewer_launches_but_never_a_slope_of_nothing():
     for estimate in (0.5, 10.0, 166.0, 167.0, 5000.0):
         short, long = launches_for(estimate)
         assert 0 < short < long
+
+
+def test_a_slope_leaves_out_what_a_graph_launch_costs():
+    """Case B6: 12.1472 µs for one call and 93.0272 µs for 78 are 1.05 µs a call, and 11.1 µs for the launch."""
+    assert slope_us(12.1472, 1, 93.0272, 78) == pytest.approx(1.0504, abs=5e-5)
+    assert 12.1472 - slope_us(12.1472, 1, 93.0272, 78) == pytest.approx(11.10, abs=5e-3)
 
 
 def test_quantum_is_the_smallest_step_of_the_clock():

@@ -56,8 +56,13 @@ def slope_samples(short: int, launches: Sequence[Call], replays: int, before: Ca
     for _ in range(replays):
         short_us = event_time_us(short_graph.replay, short_graph.prepare)
         long_us = event_time_us(long_graph.replay, long_graph.prepare)
-        samples.append((long_us - short_us) / (len(launches) - short))
+        samples.append(slope_us(short_us, short, long_us, len(launches)))
     return samples
+
+
+def slope_us(short_us: float, short: int, long_us: float, long: int) -> float:
+    """µs per launch from the times of ``short`` and of ``long`` launches: what both have in common cancels."""
+    return (long_us - short_us) / (long - short)
 
 
 def quantum_us(samples: Sequence[float]) -> float | None:

@@ -13,11 +13,13 @@ reports a runtime error ends itself, because a CUDA error is sticky: every later
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -102,10 +104,11 @@ class Worker:
         return measurement
 
     def stop(self) -> None:
-        """End the child, kindly if it listens."""
+        """End the child and all that it started."""
         if self._process is None:
             return
-        self._process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._errors):
             if stream is not None:
@@ -127,6 +130,7 @@ class Worker:
             stderr=self._errors,
             encoding="utf-8",
             env=environment,
+            start_new_session=True,  # Ctrl-C is the parent's to answer, and a kill reaches the child's children too
         )
         self._answers = queue.Queue()
         threading.Thread(target=_pump, args=(self._process.stdout, self._answers), daemon=True).start()
