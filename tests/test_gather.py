@@ -197,8 +197,9 @@ def test_what_cannot_be_right_is_refused_before_a_launch(change, message):
     assert torch.equal(given["workspace"], before)
 
 
-def test_right_input_passes_the_check():
-    cp_gather_and_upconvert(get_format("nvfp4_ds_mla"), **arguments(), check_values=True)
+def test_right_input_passes_the_check(device):
+    given = {name: tensor.to(device) for name, tensor in arguments().items()}
+    cp_gather_and_upconvert(get_format("nvfp4_ds_mla"), **given, check_values=True)
 
 
 FAR_BLOCKS = [("nvfp4_ds_mla", 95326), ("fp8_ds_mla", 51151), ("bf16", 29128), ("fp8", 58255), ("bf16", 58255)]
