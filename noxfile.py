@@ -24,6 +24,7 @@ CONSTRAINED = ("--constraint", "constraints.txt")
 CACHES = {
     "HYPOTHESIS_STORAGE_DIRECTORY": str(ROOT / ".cache" / "hypothesis"),
     "TRITON_CACHE_DIR": str(ROOT / ".cache" / "triton"),
+    "XDG_CACHE_HOME": str(ROOT / ".cache"),
 }
 CHECK_WHEEL = (
     "import importlib.resources, dsmla_bench; "

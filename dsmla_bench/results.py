@@ -4,6 +4,7 @@
                      rows.jsonl        one Measurement a line, flushed as it comes: what a kill leaves
                      rows.parquet      written when the sweep ends: one tidy row per case
                      samples.parquet   row_id, process, method, order, us: every raw sample
+                     NAME.parquet      further tables of runs that are no sweep (see ``write_table``)
 
 A run is created once and never overwritten. ``Run.load(path)`` reads one, finished or not; ``rows()`` and ``samples()``
 give pandas frames with one dtype per column, also when empty. Neither torch nor a GPU is needed to read.
@@ -12,7 +13,9 @@ give pandas frames with one dtype per column, also when empty. Neither torch nor
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import hashlib
+import io
 import json
 import os
 import secrets
@@ -21,14 +24,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, get_args, get_type_hints
 
 import pandas as pd
 
-from dsmla_bench.rows import Measurement, Row, row_types
+from dsmla_bench.rows import Measurement, Row
 from dsmla_bench.summary import summarise_all
 
 SCHEMA_VERSION = 1
+_MANIFEST_TYPES = {
+    "run_id": str,
+    "argv": list,
+    "packages": dict,
+    "device": dict,
+    "calibration": dict,
+    "config": dict,
+    "default_revisions": dict,
+}
+"""What readers of a manifest rely on where the entry is there."""
 _PANDAS_TYPES = {int: "Int64", float: "Float64", bool: "boolean", str: "string"}
 
 
@@ -43,6 +56,7 @@ class Run:
     path: Path
     manifest: dict[str, Any]
     measurements: list[Measurement] = field(default_factory=list)
+    _lock: IO[bytes] | None = field(default=None, repr=False)
 
     @classmethod
     def create(cls, results: Path, manifest: dict[str, Any]) -> Run:
@@ -63,7 +77,18 @@ class Run:
         run = cls(path, {**identity, **manifest})
         run.write_manifest()
         (path / "rows.jsonl").touch()
+        run._hold()
         return run
+
+    def _hold(self) -> None:
+        """Keep other processes from appending until this run is finished or let go of. Raises RunError if one does."""
+        self._lock = open(self.path / ".lock", "wb")  # noqa: SIM115 - held until the run is let go of
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RunError(
+                f"{self.path}: another process is measuring into this run; wait for it, or start a new run"
+            ) from error
 
     @classmethod
     def load(cls, path: str | Path) -> Run:
@@ -76,18 +101,22 @@ class Run:
         return cls(path, manifest, list(_read_measurements(path / "rows.jsonl")))
 
     @classmethod
-    def resume(cls, path: str | Path, config: dict[str, Any]) -> Run:
+    def resume(cls, path: str | Path, config: dict[str, Any], identity: dict[str, Any] | None = None) -> Run:
         """The run at ``path``, ready for more measurements; a cut last line is set aside in rows.jsonl.cut.
+
+        ``identity`` is what measures: device, packages, commit. A row must not mix two of them.
 
         ``config`` is what the caller is about to measure. Raises RunError when the run had another one, naming
         the field that differs.
         """
         run = cls.load(path)
-        known = run.manifest.get("config") or {}
-        for name in sorted(known.keys() | config.keys()):
-            if _plain(known.get(name)) != _plain(config.get(name)):
-                found = f"{name} is {_plain(config.get(name))} now and was {_plain(known.get(name))}"
-                raise RunError(f"{run.path}: cannot be resumed with another configuration: {found}; start a new run")
+        for what, wanted in (("config", config), ("identity", identity or {})):
+            known = run.manifest.get(what) or {}
+            for name in sorted(known.keys() | wanted.keys()):
+                if _plain(known.get(name)) != _plain(wanted.get(name)):
+                    found = f"{name} is {_plain(wanted.get(name))} now and was {_plain(known.get(name))}"
+                    raise RunError(f"{run.path}: cannot be resumed: {found}; start a new run")
+        run._hold()
         _set_aside_cut_line(run.path / "rows.jsonl")
         return run
 
@@ -99,10 +128,15 @@ class Run:
     def append(self, measurement: Measurement) -> None:
         """Add one measurement and flush it to disk before returning."""
         line = measurement.to_json() + "\n"
-        with open(self.path / "rows.jsonl", "a", encoding="utf-8") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(self.path / "rows.jsonl", "a", encoding="utf-8") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise RunError(
+                f"{self.path}: cannot be written any more ({error.strerror}); its rows so far are kept"
+            ) from error
         self.measurements.append(measurement)
 
     def finish(self, **manifest: Any) -> None:
@@ -112,6 +146,34 @@ class Run:
             (self.path / f"{name}.parquet").write_bytes(frame.to_parquet(index=False))
         self.manifest.update(manifest, ended_at=datetime.now(UTC).isoformat())
         self.write_manifest()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def write_table(self, name: str, frame: pd.DataFrame) -> None:
+        """Write NAME.parquet, replacing one that is there whole. Raises RunError when the folder cannot be written."""
+        target = self.path / f"{name}.parquet"
+        temporary = target.with_suffix(".parquet.tmp")
+        try:
+            temporary.write_bytes(frame.to_parquet(index=False))
+            temporary.replace(target)
+        except OSError as error:
+            raise RunError(f"{target}: cannot be written ({error.strerror})") from error
+
+    def table(self, name: str) -> pd.DataFrame:
+        """What ``write_table`` wrote. Raises RunError when the run has no such table or it cannot be read."""
+        file = self.path / f"{name}.parquet"
+        if not file.is_file():
+            held = ", ".join(sorted(found.name for found in self.path.glob("*.parquet"))) or "no table"
+            raise RunError(f"{self.path}: has no {file.name}; it holds {held}")
+        try:
+            return pd.read_parquet(io.BytesIO(file.read_bytes()), dtype_backend="numpy_nullable")
+        except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
+            raise RunError(f"{file}: cannot be read as a table ({error})") from error
+
+    def has_table(self, name: str) -> bool:
+        """Whether the run has NAME.parquet."""
+        return (self.path / f"{name}.parquet").is_file()
 
     def write_manifest(self) -> None:
         """Write manifest.json by replacing it whole, so that a kill never leaves half a file."""
@@ -147,10 +209,20 @@ class Run:
 
 def rows_frame(rows: Iterable[Row]) -> pd.DataFrame:
     """Rows as a frame with one nullable pandas dtype per column, the same for no rows at all."""
-    types = {name: _PANDAS_TYPES[kind] for name, kind in row_types().items()}
+    return typed_frame(Row, rows)
+
+
+def typed_frame(row_type: type, rows: Iterable[Any]) -> pd.DataFrame:
+    """Instances of the dataclass ``row_type`` (fields int, float, bool or str, or None) as such a frame."""
+    types = {name: _PANDAS_TYPES[kind] for name, kind in field_types(row_type).items()}
     # As objects first: pandas would take a column of integers and None through float, which holds 53 bits of a seed.
     frame = pd.DataFrame([vars(row) for row in rows], columns=list(types), dtype=object)
     return frame.astype(types)
+
+
+def field_types(row_type: type) -> dict[str, type]:
+    """Field → its Python type (int, float, bool or str), None left out, of a dataclass."""
+    return {name: (get_args(hint) or (hint,))[0] for name, hint in get_type_hints(row_type).items()}
 
 
 def latest_run(results: Path) -> Path:
@@ -210,13 +282,17 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             f"{file}: schema version {version!r}, this dsmla-bench reads {SCHEMA_VERSION}; "
             "use the dsmla-bench that wrote the run"
         )
+    for name, kind in _MANIFEST_TYPES.items():
+        if manifest.get(name) is not None and not isinstance(manifest[name], kind):
+            raise RunError(f"{file}: {name} must be a {kind.__name__}, found {type(manifest[name]).__name__}")
     return dict(manifest)
 
 
 def _read_measurements(file: Path) -> Iterable[Measurement]:
-    if not file.exists():
-        raise RunError(f"{file}: missing; the run folder is incomplete")
-    lines = file.read_bytes().split(b"\n")
+    try:
+        lines = file.read_bytes().split(b"\n")
+    except OSError as error:
+        raise RunError(f"{file}: cannot be read ({error.strerror}); the run folder is incomplete") from error
     for number, line in enumerate(lines, start=1):
         if not line:
             continue

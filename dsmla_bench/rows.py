@@ -136,8 +136,23 @@ class Row:
     first_call_us the first call, compilation included; never part of ``us``
     conversion    "native" (the target has the instruction), "emulated", or "none" needed
     bytes_compared, bytes_differing   the correctness gate: kernel against reference
-    registers, spilled_bytes, shared_bytes, predicted_us   compiler facts of a row that was not timed;
-                  predicted_us from ``published_gbps``, the vendor's figure for the architecture
+    predicted_us  of a row that was not timed: its bytes at ``published_gbps``, the vendor's for ``published_part``
+
+    What the compiler made of a row that was not timed. Instructions of the code are counted once each, however often
+    they run, and the NOPs that pad it not at all:
+
+    registers, stack_bytes   per thread; the stack is local memory, spilled registers included
+    spilled_bytes            per thread: what instructions that spill registers write (ptxas's "spill stores")
+    shared_bytes, num_warps  per program
+    cubin_bytes              the compiled file, which also holds line tables
+    occupancy                resident warps that these resources allow, in percent of what a multiprocessor can hold
+    occupancy_limit          what allows no more: "registers", "shared memory", "warps" or "blocks"
+    instructions             all of the following:
+    global_loads_8 … _256, global_stores_8 … _256   by the bits that one thread moves with one of them
+    local_loads, local_stores, shared_instructions, barriers, conversions, float_instructions, integer_instructions,
+    other_instructions       ``bench.sass`` says what belongs to which
+    bytes_per_global_instruction   bytes that one thread moves with all global loads and stores / their number
+    native_fp8, native_fp4   whether the code holds a conversion instruction to or from e4m3, e2m1
     """
 
     row_id: str
@@ -188,6 +203,36 @@ class Row:
     registers: int | None = None
     spilled_bytes: int | None = None
     shared_bytes: int | None = None
+    stack_bytes: int | None = None
+    cubin_bytes: int | None = None
+    num_warps: int | None = None
+    occupancy: float | None = None
+    occupancy_limit: str | None = None
+    instructions: int | None = None
+    global_loads_8: int | None = None
+    global_loads_16: int | None = None
+    global_loads_32: int | None = None
+    global_loads_64: int | None = None
+    global_loads_128: int | None = None
+    global_loads_256: int | None = None
+    global_stores_8: int | None = None
+    global_stores_16: int | None = None
+    global_stores_32: int | None = None
+    global_stores_64: int | None = None
+    global_stores_128: int | None = None
+    global_stores_256: int | None = None
+    bytes_per_global_instruction: float | None = None
+    local_loads: int | None = None
+    local_stores: int | None = None
+    shared_instructions: int | None = None
+    barriers: int | None = None
+    conversions: int | None = None
+    float_instructions: int | None = None
+    integer_instructions: int | None = None
+    other_instructions: int | None = None
+    native_fp8: bool | None = None
+    native_fp4: bool | None = None
+    published_part: str | None = None
     published_gbps: float | None = None
     predicted_us: float | None = None
     seed: int | None = None

@@ -10,7 +10,9 @@ One that may be wrong keeps its number and is ``suspect``, with the reason in ``
 
 * the two methods disagree by more than 5 % and more than the floor;
 * the launch seems to move more bytes than the device's memory can, from a cold L2;
-* the multiprocessors ran more than 3 % slower than in the run's median row.
+* it is under the floor, by more than measuring the floor can explain;
+* the multiprocessors ran at a clock more than 3 % off the run's median row;
+* its measurements come from different devices or binaries.
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ def summarise(measurements: Sequence[Measurement], method: str | None = None) ->
     case = measurements[0].case
     if any(m.case != case for m in measurements):
         raise ValueError("measurements of different cases cannot be summarised together")
+    if len({m.process for m in measurements}) < len(measurements):
+        raise ValueError(f"{case}: one process measured it twice; a row rests on one measurement per process")
     bad = min((m for m in measurements if m.status != "ok"), key=lambda m: m.process, default=None)
     first = bad or measurements[0]
     facts = {name: value for name, value in first.facts.items() if name in ROW_FIELDS}
@@ -62,23 +66,34 @@ def summarise(measurements: Sequence[Measurement], method: str | None = None) ->
         resolved = "" if not quantum_us else f", and the clock resolves {quantum_us:.3g} µs"
         reason = f"below the clock's resolution: the median time is {us:.3g} µs{resolved}"
         return dataclasses.replace(row, status="unresolved", reason=reason, method=method, quantum_us=quantum_us)
-    return with_suspicion(dataclasses.replace(row, **_timing(measurements, method, row)))
+    return with_suspicion(dataclasses.replace(row, **_timing(measurements, method, row)), _mixed(measurements))
 
 
-def with_suspicion(row: Row) -> Row:
-    """The row with ``suspect`` and ``suspicion`` settled from its own figures."""
-    found = []
+def _mixed(measurements: Sequence[Measurement]) -> list[str]:
+    """What the measurements of one row do not agree on, in words."""
+    return [
+        f"measured with {len(values)} different values of {name}"
+        for name in ("device", "binary_sha256", "seed")
+        if len(values := {m.facts.get(name) for m in measurements}) > 1
+    ]
+
+
+def with_suspicion(row: Row, known: Sequence[str] = ()) -> Row:
+    """The row with ``suspect`` and ``suspicion`` settled from its own figures and what is ``known`` of it already."""
+    found = list(known)
     if row.us is not None and row.us_check is not None:
         allowed = max(DISAGREEMENT * row.us, row.floor_us or 0.0)
         if abs(row.us - row.us_check) > allowed:
             found.append(f"the second method gives {row.us_check:.3g} µs")
     if row.l2_state == "cold" and row.gbps is not None and row.peak_gbps is not None and row.gbps > row.peak_gbps:
         found.append(f"{row.gbps:.0f} GB/s is more than the memory's peak of {row.peak_gbps:.0f}")
+    if row.l2_state == "cold" and row.bound_share is not None and row.bound_share > 1 + DISAGREEMENT:
+        found.append(f"the floor of this machine is {row.bound_us:.3g} µs")
     return dataclasses.replace(row, suspect=bool(found), suspicion="; ".join(found) or None)
 
 
 def flag_clock_drift(rows: Sequence[Row]) -> list[Row]:
-    """The rows, with those suspect whose multiprocessors ran more than 3 % slower than in the run's median row."""
+    """The rows, with those suspect whose multiprocessors ran at a clock more than 3 % off the run's median row."""
     clocks = [row.sm_mhz for row in rows if row.sm_mhz is not None]
     if not clocks:
         return list(rows)
@@ -87,7 +102,7 @@ def flag_clock_drift(rows: Sequence[Row]) -> list[Row]:
 
 
 def _with_drift(row: Row, usual_mhz: float) -> Row:
-    if row.status != "ok" or row.sm_mhz is None or row.sm_mhz >= (1 - CLOCK_DRIFT) * usual_mhz:
+    if row.status != "ok" or row.sm_mhz is None or abs(row.sm_mhz - usual_mhz) <= CLOCK_DRIFT * usual_mhz:
         return row
     drift = f"the clock was {row.sm_mhz:.0f} MHz, in the run's median row {usual_mhz:.0f}"
     return dataclasses.replace(row, suspect=True, suspicion="; ".join(filter(None, [row.suspicion, drift])))

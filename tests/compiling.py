@@ -8,14 +8,15 @@ A launch is compiled by Triton itself, for a device of which only the architectu
 
 import dataclasses
 import json
+import re
 
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from dsmla_bench.bench.compile import compile_launch
+from dsmla_bench.bench.compile import compile_launch, disassemble
 from dsmla_bench.kernels.arch import Architecture
-from dsmla_bench.kernels.formats import default_formats, get_format
+from dsmla_bench.kernels.formats import all_formats, default_formats, get_format
 from dsmla_bench.kernels.operations import Shape, get_operation
 
 SM90 = Architecture(9, 0)
@@ -67,6 +68,29 @@ def compiled_by_a_launch(launch):
     return launch.kernel.warmup(*launch.args, grid=launch.grid, **launch.constants, **options)
 
 
+def merged_conversions():
+    """By format and alignment: what conversions to e4m3 on sm_90 merge with that is no such conversion's result."""
+    write, found = get_operation("write"), {}
+    for fmt in all_formats():
+        for shape in (plain, unaligned):
+            sass = disassemble(compile_launch(write.plan(fmt, shape(write, fmt), SM90.number), SM90).cubin)
+            found[f"{fmt.key} {shape.__name__}"] = foreign_merges(sass)
+    return found
+
+
+def foreign_merges(sass):
+    """Two conversions fill one register, the second merging with the first; a merge with anything else is foreign."""
+    writer, foreign = {"RZ": "F2FP.SATFINITE.E4M3"}, []
+    for name, target, rest in re.findall(
+        r"^\s+/\*\w{4,}\*/\s+(?:@\S+ )?([A-Z][\w.]+) (\w+), (.*?) ;", sass, re.MULTILINE
+    ):
+        merged = rest.split(", ")[-1].removesuffix(".reuse")
+        if name.startswith("F2FP.SATFINITE.E4M3") and not writer.get(merged, "").startswith("F2FP.SATFINITE.E4M3"):
+            foreign.append(f"{name} merges with {merged} of {writer.get(merged)}")
+        writer[target] = name
+    return foreign
+
+
 def main():
     driver.set_active(DeviceInName())
     launched = {}
@@ -79,10 +103,10 @@ def main():
                 launched[f"{name} {fmt.name} {shape.__name__}"] = same
     write, nvfp4 = get_operation("write"), get_format("nvfp4_ds_mla")
     e2m1 = {}
-    for arch in map(Architecture.parse, ("sm89", "sm90", "sm100", "sm103", "sm120")):
+    for arch in map(Architecture.parse, ("sm90", "sm100", "sm103", "sm120")):
         ptx = compile_launch(write.plan(nvfp4, plain(write, nvfp4), arch.number), arch).ptx
         e2m1[arch.name] = "cvt.rn.satfinite.e2m1x2.f32" in ptx
-    print(json.dumps({"launched": launched, "e2m1": e2m1}))
+    print(json.dumps({"launched": launched, "e2m1": e2m1, "merged": merged_conversions()}))
 
 
 if __name__ == "__main__":

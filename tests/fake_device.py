@@ -57,9 +57,8 @@ class FakeDevice:
         if self.fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         throttled = {"throttle_reasons": "thermal (hardware)"} if self.fault == "throttle" else {}
-        return Timing(
-            {method: self.samples[method] for method in methods}, {"sm_mhz": 1980.0, **self.facts, **throttled}
-        )
+        samples = {method: self.samples[method] for method in methods}
+        return Timing(samples, {"sm_mhz": 1980.0, **self.facts, **throttled}, [bind(0)])
 
 
 class FakeBench:

@@ -74,13 +74,13 @@ def test_formats_shows_sizes_fields_and_architectures(cli):
     lines = squeezed(out)
     assert (code, err) == (0, "")
     assert lines[0] == "format revision B/token B/page of 64 bf16/this row, in byte order architectures"
-    scaled = "512 e4m3 NoPE | 4 fp32 scales | 64 bf16 RoPE sm89+"
-    nvfp4 = "512 e2m1 NoPE | 64 e4m3 RoPE | 32 e4m3 scales sm100+; emulated on sm89, sm90"
+    scaled = "512 e4m3 NoPE | 4 fp32 scales | 64 bf16 RoPE sm90+"
+    nvfp4 = "512 e2m1 NoPE | 64 e4m3 RoPE | 32 e4m3 scales sm100+; emulated on sm90"
     for line in (
         "bf16 raw (default) 1152 73728 1 512 bf16 NoPE | 64 bf16 RoPE all",
         f"fp8_ds_mla pow2 (default) 656 41984 1.756 {scaled}",
         f"fp8_ds_mla amax448 656 41984 1.756 {scaled}",
-        "fp8 per_tensor (default) 576 36864 2 512 e4m3 NoPE | 64 e4m3 RoPE sm89+",
+        "fp8 per_tensor (default) 576 36864 2 512 e4m3 NoPE | 64 e4m3 RoPE sm90+",
         f"nvfp4_ds_mla rn (default) 352 22528 3.273 {nvfp4}",
         f"nvfp4_ds_mla up 352 22528 3.273 {nvfp4}",
     ):
@@ -262,7 +262,7 @@ def test_a_sweep_of_skipped_rows_says_why_and_is_fine(cli):
     code, out, _ = cli("kernels", "--arch", "sm80", *axes)
     assert code == 0
     assert out.startswith("Nothing was timed: ")
-    reason = "fp8 needs a conversion that sm_80 lacks; the first with it is sm_89"
+    reason = "fp8 needs an exact conversion that sm_80 lacks; the first with it is sm_90"
     assert f"skipped: triton fp8:per_tensor (write; 2 rows): {reason}" in out.splitlines()
     assert re.fullmatch(r"run: runs/\S+", out.splitlines()[-1])
 
@@ -290,10 +290,10 @@ def test_one_row_that_is_a_finding_makes_the_exit_code_1(tmp_path, status):
         (["kernels", "--page-orders", "random"], "no page order 'random'; available: ordered, shuffled"),
         (["kernels", "--l2", "warm"], "no L2 state 'warm'; available: cold, hot"),
         (["kernels", "--arch", "hopper"], "architecture 'hopper' is not of the form sm90; known: sm80, "),
-        (["kernels", "--tokens", "many"], "--tokens must be numbers with commas between, found 'many'"),
-        (["kernels", "--tokens", ","], "--tokens must be numbers with commas between, found ','"),
-        (["kernels", "--tokens", "1,0"], "tokens must be 1 or more, found (1, 0)"),
-        (["kernels", "--block-sizes", "-1"], "block_sizes must be 1 or more, found (-1,)"),
+        (["kernels", "--tokens", "many"], "--tokens must be whole numbers with commas between, found 'many'"),
+        (["kernels", "--tokens", ","], "--tokens must be whole numbers with commas between, found ','"),
+        (["kernels", "--tokens", "1,0"], "tokens must be from 1 to 2147483647, found (1, 0)"),
+        (["kernels", "--block-sizes", "-1"], "--block-sizes must be whole numbers with commas between, found '-1'"),
         (["list", "--arch", "90"], "architecture '90' is not of the form sm90; known: sm80, "),
         (["formats", "--format", "fp4"], "no format 'fp4'; available: "),
         (["report", "nowhere"], "nowhere: not a run (no manifest.json); give the folder that "),

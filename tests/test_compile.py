@@ -66,7 +66,7 @@ def test_a_kernel_that_an_architecture_cannot_run_is_skipped_in_words(compiler, 
     for name in ("fp8", "fp8_ds_mla", "nvfp4_ds_mla"):
         found = compiler.measure(case(operation, name, arch="sm80"))
         assert found.status == "skipped"
-        assert found.reason == f"{name} needs a conversion that sm_80 lacks; the first with it is sm_89"
+        assert found.reason == f"{name} needs an exact conversion that sm_80 lacks; the first with it is sm_90"
         assert "registers" not in found.facts
     assert compiler.measure(case(operation, "bf16", arch="sm80")).status == "compiled"
 
@@ -79,7 +79,17 @@ def test_other_providers_and_geometries_are_skipped_in_words(compiler):
 
 
 def test_nvfp4_converts_by_instruction_exactly_where_there_is_one(found):
-    assert found["e2m1"] == {"sm89": False, "sm90": False, "sm100": True, "sm103": True, "sm120": True}
+    assert found["e2m1"] == {"sm90": False, "sm100": True, "sm103": True, "sm120": True}
+
+
+def test_no_e4m3_conversion_is_fused_with_arithmetic_on_its_own_result(found):
+    """ptxas 12.8 and 12.9 compile an addition to fresh e4m3 codes into a conversion that reads its result too early.
+
+    Seen on an H200 as wrong scales of nvfp4_ds_mla:up from unaligned latents. In the machine code such a conversion
+    merges with the shifted result of itself; a right one merges with nothing, or with the conversion beside it.
+    """
+    assert len(found["merged"]) >= 12
+    assert {name: merged for name, merged in found["merged"].items() if merged} == {}
 
 
 def test_what_is_compiled_is_what_a_launch_would_run(found):

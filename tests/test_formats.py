@@ -151,7 +151,7 @@ def test_bf16_keeps_every_bit_of_bf16_and_rounds_fp32():
     ("capability", "name", "nvfp4", "fp8"),
     [
         ((8, 0), "sm_80", None, None),
-        ((8, 9), "sm_89", "emulated", "native"),
+        ((8, 9), "sm_89", None, None),
         ((9, 0), "sm_90", "emulated", "native"),
         ((10, 0), "sm_100", "native", "native"),
         ((10, 3), "sm_103", "native", "native"),

@@ -211,9 +211,23 @@ def test_a_cut_last_line_is_set_aside_and_measured_again(tmp_path):
 
 def test_another_configuration_is_not_resumed_and_the_field_is_named(tmp_path):
     run = Run.create(tmp_path, {"config": {"tokens": [1, 2], "seed": 0}})
+    run.finish()
     assert Run.resume(run.path, {"tokens": (1, 2), "seed": 0}).run_id == run.run_id
     with pytest.raises(RunError, match=r"seed is 1 now and was 0; start a new run"):
         Run.resume(run.path, {"tokens": [1, 2], "seed": 1})
+
+
+def test_another_device_or_build_is_not_resumed(tmp_path):
+    run = Run.create(tmp_path, {"config": {}, "identity": {"devices": {"sm90": "GPU-1"}, "libraries": {"vllm": "ab"}}})
+    run.finish()
+    with pytest.raises(RunError, match=r"devices is \{'sm90': 'GPU-2'\} now and was \{'sm90': 'GPU-1'\}"):
+        Run.resume(run.path, {}, {"devices": {"sm90": "GPU-2"}, "libraries": {"vllm": "ab"}})
+
+
+def test_a_run_that_is_being_measured_is_not_resumed(tmp_path):
+    run = Run.create(tmp_path, {"config": {}})
+    with pytest.raises(RunError, match="another process is measuring into this run"):
+        Run.resume(run.path, {})
 
 
 def test_runs_of_one_moment_do_not_meet(tmp_path):

@@ -120,7 +120,7 @@ def test_every_architecture_has_its_name_and_its_reasons(monkeypatch, loaded, ca
     expected = {}
     if label == "sm_80":
         for name in ("fp8", "fp8_ds_mla", "nvfp4_ds_mla"):
-            expected["triton", name] = f"{name} needs a conversion that sm_80 lacks; the first with it is sm_89"
+            expected["triton", name] = f"{name} needs an exact conversion that sm_80 lacks; the first with it is sm_90"
     if capability[0] != 10:
         reason = f"vLLM's nvfp4_ds_mla operators require sm_100 or sm_103; found {label}"
         expected["vllm", "nvfp4_ds_mla"] = reason

@@ -123,7 +123,7 @@ def test_what_is_no_run_says_so(tmp_path):
         Run.create(tmp_path / "file", {})
     run = Run.create(tmp_path, {})
     (run.path / "rows.jsonl").unlink()
-    with pytest.raises(RunError, match=r"rows\.jsonl: missing"):
+    with pytest.raises(RunError, match=r"rows\.jsonl: cannot be read"):
         Run.load(run.path)
 
 

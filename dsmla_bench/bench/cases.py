@@ -19,6 +19,8 @@ from dsmla_bench.kernels.operations import Operation, Shape, get_operation
 from dsmla_bench.kernels.providers import Provider
 from dsmla_bench.rows import Case
 
+MOST = 2**31 - 1
+"""The largest number of tokens, requests or tokens per page: what kernels count in 32 bits."""
 DEFAULT_TOKENS = (1, 16, 128, 1024, 8192, 65536)
 DEFAULT_REQUESTS = 8
 PAGE_ORDERS = ("ordered", "shuffled")
@@ -41,10 +43,10 @@ class Axes:
 
     def __post_init__(self) -> None:
         for name in ("tokens", "block_sizes"):
-            if any(value < 1 for value in getattr(self, name)):
-                raise ValueError(f"{name} must be 1 or more, found {getattr(self, name)}")
-        if self.requests < 1:
-            raise ValueError(f"requests must be 1 or more, found {self.requests}")
+            if not all(1 <= value <= MOST for value in getattr(self, name)):
+                raise ValueError(f"{name} must be from 1 to {MOST}, found {getattr(self, name)}")
+        if not 1 <= self.requests <= MOST:
+            raise ValueError(f"requests must be from 1 to {MOST}, found {self.requests}")
         for order in self.page_orders:
             if order not in PAGE_ORDERS:
                 raise ValueError(f"page order {order!r} is none of {', '.join(PAGE_ORDERS)}")
@@ -121,16 +123,12 @@ def why_not(provider: Provider, case: Case) -> str | None:
     return provider.why_not(operation_of(case), fmt, Architecture.parse(case.arch))
 
 
-def traffic_facts(case: Case, arch: Architecture) -> dict[str, Any]:
-    """Columns of a row that follow from the case alone: bytes moved, and how the conversion is done on ``arch``.
-
-    Only our kernels' conversion is known, and only writing ever emulates one.
-    """
+def traffic_facts(provider: Provider, case: Case, arch: Architecture) -> dict[str, Any]:
+    """Columns of a row that follow from the case alone: bytes moved, and how the provider converts on ``arch``."""
     operation, fmt = operation_of(case), format_of(case)
     traffic = operation.traffic(fmt, shape_of(case))
-    ours = case.provider == "triton" and operation.encodes
     return {
         "bytes_read": traffic.bytes_read,
         "bytes_written": traffic.bytes_written,
-        "conversion": fmt.conversion(arch) if ours else None,
+        "conversion": provider.conversion(operation, fmt, arch),
     }

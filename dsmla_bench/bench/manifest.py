@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
@@ -58,6 +59,20 @@ def describe_device(index: int) -> dict[str, Any]:
         "driver": driver_version(),
         **(nvml.describe() if nvml else {"nvml": "not available"}),
     }
+
+
+def device_uuid(index: int) -> str:
+    """The uuid of a CUDA device."""
+    return str(torch.cuda.get_device_properties(index).uuid)
+
+
+def file_sha256(path: str | Path) -> str | None:
+    """SHA-256 of a file, or None when it cannot be read: who uses it will say why."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
 
 
 def device_name() -> str | None:

@@ -16,6 +16,7 @@ from dsmla_bench.bench import gate
 from dsmla_bench.bench.cases import format_of, inputs_key, operation_of, shape_of, traffic_facts, why_not
 from dsmla_bench.bench.device import Call, Device
 from dsmla_bench.bench.worker import WorkerConfig
+from dsmla_bench.kernels.operations import Operation
 from dsmla_bench.kernels.providers import Provider, load_providers
 from dsmla_bench.rows import Case, Measurement
 
@@ -36,7 +37,7 @@ class MeasureBench:
         if reason is not None:
             return Measurement(case, self.config.process, "skipped", reason)
         machine = {"device": self.device.name, "peak_gbps": self.device.peak_gbps, "seed": self.config.seed}
-        facts = {**traffic_facts(case, self.device.arch), **machine, **self.calibration}
+        facts = {**traffic_facts(provider, case, self.device.arch), **machine, **self.calibration}
         try:
             return self._gate_and_time(provider, case, facts)
         except torch.OutOfMemoryError as error:
@@ -59,16 +60,30 @@ class MeasureBench:
         facts["first_call_us"] = (time.perf_counter() - started) * 1e6
         result = gate.compare(found, expected)
         facts |= {"bytes_compared": result.bytes_compared, "bytes_differing": result.bytes_differing}
-        if result.bytes_differing:
-            return Measurement(case, self.config.process, "incorrect", result.reason, facts=facts)
+        if reason := self._why_incorrect(case, result):
+            return Measurement(case, self.config.process, "incorrect", reason, facts=facts)
         facts["binary_sha256"] = provider.binary_sha256(operation, fmt, self._inputs.get(case, 0), arch)
         moved = facts["bytes_read"] + facts["bytes_written"]
         timing = self.device.time(bind, moved, case.l2_state, self.config.methods)
         facts |= timing.facts
+        for replay in timing.replays:
+            after = gate.outputs_of(replay, operation.outputs(self._inputs.get(case, 0)))
+            self.device.synchronize()
+            if reason := self._why_incorrect(case, gate.compare(after, expected)):
+                reason = f"right when called, wrong as it was timed: {reason}"
+                return Measurement(case, self.config.process, "incorrect", reason, facts=facts)
         if facts.get("throttle_reasons"):
             reason = f"the device was throttled while this was timed: {facts['throttle_reasons']}"
             return Measurement(case, self.config.process, "throttled", reason, timing.samples, facts)
         return Measurement(case, self.config.process, "ok", samples=timing.samples, facts=facts)
+
+    def _why_incorrect(self, case: Case, result: gate.GateResult) -> str | None:
+        """Why a kernel is wrong: bytes that differ, or inputs that it changed. Inputs are made anew after either."""
+        changed = self._inputs.changed(case)
+        reason = result.reason if result.bytes_differing else f"it changed its input {changed}" if changed else None
+        if reason is not None:
+            self._inputs.clear()
+        return reason
 
 
 class _InputsCache:
@@ -79,6 +94,7 @@ class _InputsCache:
         self._key: tuple[Any, ...] | None = None
         self._sets: dict[int, Any] = {}
         self._expected: dict[str, torch.Tensor] | None = None
+        self._untouched: dict[str, torch.Tensor] = {}
 
     def get(self, case: Case, index: int) -> Any:
         """The inputs of buffer ``index``, from a seed of their own."""
@@ -96,14 +112,28 @@ class _InputsCache:
         inputs = self.get(case, 0)
         if self._expected is None:
             operation = operation_of(case)
+            self._untouched = {name: tensor.clone() for name, tensor in _only_read(operation, inputs).items()}
             run = operation.reference(format_of(case), inputs)
             self._expected = gate.outputs_of(run, operation.outputs(inputs))
         return self._expected
 
+    def changed(self, case: Case) -> str | None:
+        """The first input of buffer 0 that is not what it was, by name; None when all are."""
+        now = _only_read(operation_of(case), self.get(case, 0))
+        return next((name for name, before in self._untouched.items() if not torch.equal(now[name], before)), None)
+
     def clear(self) -> None:
         """Let go of everything."""
         self._key, self._expected = None, None
+        self._untouched.clear()
         self._sets.clear()
+
+
+def _only_read(operation: Operation, inputs: Any) -> dict[str, torch.Tensor]:
+    """The tensors among an operation's inputs that it must not write, by field name."""
+    written = {tensor.data_ptr() for tensor in operation.outputs(inputs).values()}
+    tensors = {name: value for name, value in vars(inputs).items() if isinstance(value, torch.Tensor)}
+    return {name: tensor for name, tensor in tensors.items() if tensor.data_ptr() not in written}
 
 
 def cuda_bench(config: WorkerConfig) -> MeasureBench:

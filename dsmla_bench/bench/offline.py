@@ -14,13 +14,17 @@ import torch
 
 from dsmla_bench.bench import gate
 from dsmla_bench.bench.cases import format_of, operation_of, shape_of, traffic_facts, why_not
-from dsmla_bench.bench.compile import CompileError, compile_launch
+from dsmla_bench.bench.compile import CompileError
+from dsmla_bench.bench.static_facts import cached_facts, static_facts
 from dsmla_bench.bench.worker import WorkerConfig
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.interpreter import corrected_conversions
 from dsmla_bench.kernels.launch import Launch
 from dsmla_bench.kernels.providers import Provider, load_providers
 from dsmla_bench.rows import Case, Measurement
+
+DETAIL = 20_000
+"""Characters of the compiler's own text that a row keeps."""
 
 
 class InterpretBench:
@@ -33,7 +37,7 @@ class InterpretBench:
     def measure(self, case: Case) -> Measurement:
         """Interpret the case's kernel and compare its bytes with the reference's."""
         provider = self.providers[case.provider]
-        small = dataclasses.replace(case, tokens=interpreted_tokens(provider, case), arch="sm90")
+        small = dataclasses.replace(case, tokens=interpreted_tokens(provider, case), arch="")
         if small not in self._results:
             self._results[small] = self._interpret(provider, small)
         result = self._results[small]
@@ -62,24 +66,42 @@ class CompileBench:
         self.config, self.providers = config, load_providers(config.library_paths())
 
     def measure(self, case: Case) -> Measurement:
-        """Compile the case's kernel for its architecture."""
+        """Compile the case's kernel for its architecture, or take what is known of it from the cache."""
+        arch, launch = Architecture.parse(case.arch), self._launch(case)
+        if isinstance(launch, str):
+            return Measurement(case, self.config.process, "skipped", launch)
+        try:
+            return self._compiled(case, static_facts(launch, arch))
+        except CompileError as error:
+            facts = {**_case_facts(self.providers[case.provider], case), "detail": _own_words(error)[:DETAIL]}
+            return Measurement(case, self.config.process, "compile_error", str(error), facts=facts)
+
+    def known(self, case: Case) -> Measurement | None:
+        """The same without compiling: for a case that is skipped or whose facts are in the cache; None for others."""
+        arch, launch = Architecture.parse(case.arch), self._launch(case)
+        if isinstance(launch, str):
+            return Measurement(case, self.config.process, "skipped", launch)
+        facts = cached_facts(launch, arch)
+        return None if facts is None else self._compiled(case, facts)
+
+    def _launch(self, case: Case) -> Launch | str:
+        """The launch to compile, or in words why there is none."""
         provider, arch = self.providers[case.provider], Architecture.parse(case.arch)
         reason = why_not(provider, case)
-        launch = None if reason else launch_without_data(provider, case, arch.number)
-        if launch is None:
-            reason = reason or f"{case.provider} is timed on a GPU only; no {arch.label} device here"
-            return Measurement(case, self.config.process, "skipped", reason)
-        facts = traffic_facts(case, arch)
-        moved = facts["bytes_read"] + facts["bytes_written"]
-        facts |= {"published_gbps": arch.published_gbps, "predicted_us": _predicted_us(moved, arch)}
-        try:
-            compiled = compile_launch(launch, arch)
-        except CompileError as error:
-            facts["detail"] = str(error.__cause__)[:2000]
-            return Measurement(case, self.config.process, "compile_error", str(error), facts=facts)
-        resources = {name: getattr(compiled, name) for name in ("registers", "spilled_bytes", "shared_bytes")}
-        reason = f"no {arch.label} device here: compiled, not timed"
-        return Measurement(case, self.config.process, "compiled", reason, facts={**facts, **resources})
+        if reason is not None:
+            return reason
+        launch = launch_without_data(provider, case, arch.number)
+        return launch or f"{case.provider} is timed on a GPU only; no {arch.label} device here"
+
+    def _compiled(self, case: Case, facts: dict[str, Any]) -> Measurement:
+        reason = f"no {Architecture.parse(case.arch).label} device here: compiled, not timed"
+        return Measurement(
+            case,
+            self.config.process,
+            "compiled",
+            reason,
+            facts={**_case_facts(self.providers[case.provider], case), **facts},
+        )
 
 
 def interpreted_tokens(provider: Provider, case: Case) -> int:
@@ -107,6 +129,23 @@ def _configuration(launch: Launch | None) -> tuple[Any, ...] | None:
     return (launch.kernel, *launch.constants.items(), launch.num_warps, launch.num_stages)
 
 
-def _predicted_us(nbytes: int, arch: Architecture) -> float | None:
-    """The floor from the bytes moved and the published bandwidth, µs; None where nothing is published."""
-    return nbytes / arch.published_gbps / 1e3 if arch.published_gbps else None
+def _own_words(error: BaseException) -> str:
+    """What the compiler said: the messages of the errors that led to this one, the outermost first."""
+    messages = []
+    while error.__cause__ is not None:
+        error = error.__cause__
+        messages.append(str(error).strip())
+    return "\n".join(messages) or str(error)
+
+
+def _case_facts(provider: Provider, case: Case) -> dict[str, Any]:
+    """Columns that follow from the case: its traffic, and the floor at the published bandwidth, where one is known."""
+    arch = Architecture.parse(case.arch)
+    facts = traffic_facts(provider, case, arch)
+    moved = facts["bytes_read"] + facts["bytes_written"]
+    predicted = moved / arch.published_gbps / 1e3 if arch.published_gbps else None
+    return facts | {
+        "published_part": arch.published_part,
+        "published_gbps": arch.published_gbps,
+        "predicted_us": predicted,
+    }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from dsmla_bench.bench import manifest
@@ -17,9 +18,13 @@ from dsmla_bench.bench.device import METHODS
 from dsmla_bench.bench.sweep import check_offline, measure
 from dsmla_bench.bench.worker import WorkerConfig
 from dsmla_bench.kernels.arch import Architecture
+from dsmla_bench.kernels.providers import load_providers
 from dsmla_bench.results import Run, config_hash
 from dsmla_bench.rows import Case, Measurement
 
+MOST_SEED = 2**40
+"""Larger ones overflow what generators take once buffers are numbered."""
+MOST_TIMEOUT_S = 86_400.0
 START_S, MEASURE_S, SLOW_MEASURE_S, OFFLINE_S = 8.0, 0.12, 0.3, 0.3
 """Seconds, measured on an H200 and two CPU cores: a worker's start, a timed case of ours or production's, one of the
 reference, and a case checked and compiled without a device."""
@@ -37,6 +42,12 @@ class SweepPlan:
     libraries: Mapping[str, str] = field(default_factory=dict)
     case_timeout_s: float = 120.0
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed <= MOST_SEED:
+            raise ValueError(f"the seed must be from 0 to {MOST_SEED}, found {self.seed}")
+        if not 0 < self.case_timeout_s <= MOST_TIMEOUT_S:
+            raise ValueError(f"a case may take at most {MOST_TIMEOUT_S:g} s, found {self.case_timeout_s:g}")
+
     @property
     def config(self) -> dict[str, Any]:
         """What decides the run's rows, as plain data. Of a library only its name counts: paths differ by machine."""
@@ -47,6 +58,16 @@ class SweepPlan:
             "seed": self.seed,
             "methods": list(self.methods),
             "libraries": {provider: path.rpartition("/")[2] for provider, path in self.libraries.items()},
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """What measures: devices, packages, commit, and the contents of the operator libraries."""
+        facts = manifest.describe()
+        devices = {arch.name: manifest.find_device(arch) for arch in self.architectures}
+        return {
+            **{name: facts[name] for name in ("tool_version", "packages", "git")},
+            "devices": {name: found and manifest.device_uuid(found[0]) for name, found in devices.items()},
+            "libraries": {provider: manifest.file_sha256(path) for provider, path in self.libraries.items()},
         }
 
     def cases(self) -> dict[Architecture, list[Case]]:
@@ -82,7 +103,10 @@ class SweepPlan:
             facts["device"] = manifest.describe_device(devices[0][0])
         if missing := self.missing():
             facts["not_timed"] = why_not_timed(missing)
-        settings = {"config": self.config, "config_sha256": config_hash(self.config), "seed": self.seed}
+        providers = load_providers({provider: Path(path) for provider, path in self.libraries.items()})
+        facts["providers"] = {name: provider.version() for name, provider in providers.items()}
+        config = {"config": self.config, "config_sha256": config_hash(self.config), "seed": self.seed}
+        settings = {**config, "identity": self.identity()}
         return Run.create(results, {"argv": ["dsmla-bench", *sys.argv[1:]], **settings, **facts})
 
     def run(self, run: Run) -> Generator[Measurement]:

@@ -15,8 +15,8 @@ work. The NOPs that pad the end are left out. Which class an instruction belongs
                            IMAD.MOV
     other                  moves, constants, control flow, shuffles, votes, special registers
 
-Uniform instructions (U…) count with those they mirror. Names are those of SM 8.0 to 12.1; NVIDIA's CUDA Binary Utilities
-list them.
+Uniform instructions (U…) count with those they mirror. Names are those of SM 8.0 to 12.1, as listed in NVIDIA's manual
+of the CUDA binary utilities.
 """
 
 from __future__ import annotations
@@ -107,14 +107,6 @@ def instruction_mix(sass: str) -> InstructionMix:
         native_fp8=any(_converts(name, "E4M3") for name in names),
         native_fp4=any(_converts(name, "E2M1") for name in names),
     )
-
-
-def spilled_bytes(sass: str) -> int:
-    """Bytes that one thread's local stores (STL) write, each counted once: what ptxas calls spill stores.
-
-    That holds for code that has no local memory of its own.
-    """
-    return sum(width_of(name) for name in _LINE.findall(sass) if _stem(name) == "STL") // 8
 
 
 def width_of(name: str) -> int:

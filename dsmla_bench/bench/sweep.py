@@ -3,7 +3,7 @@
 ``measure`` runs on a device: ``processes`` workers one after another, each with an order of its own, because what
 differs between processes (addresses, the mapping of programs to multiprocessors) does not show within one. A case that
 an earlier process skipped or found wrong is not asked again. ``check_offline`` runs where there is no device: each case
-once through the interpreter and once through the compiler.
+once through the compiler and once through the interpreter.
 
 Both are generators over finished measurements, so that the caller can draw a progress bar and stop at any time. Both
 append to the run as they go and leave out what it already holds, so that a sweep that was cut short can be resumed.
@@ -11,10 +11,12 @@ append to the run as they go and leave out what it already holds, so that a swee
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Generator, Sequence
 
 from dsmla_bench.bench.cases import shuffled
+from dsmla_bench.bench.cross_compile import compile_cases, default_workers
 from dsmla_bench.bench.worker import Worker, WorkerConfig
 from dsmla_bench.results import Run
 from dsmla_bench.rows import Case, Measurement
@@ -22,6 +24,7 @@ from dsmla_bench.rows import Case, Measurement
 
 def measure(run: Run, cases: Sequence[Case], config: WorkerConfig, processes: int) -> Generator[Measurement]:
     """Measure every case in ``processes`` fresh processes; yields and appends each measurement."""
+    cases = list(dict.fromkeys(cases))
     measured = {(m.case, m.process) for m in run.measurements}
     settled = {m.case for m in run.measurements if m.status != "ok"}
     for process in range(processes):
@@ -39,22 +42,24 @@ def measure(run: Run, cases: Sequence[Case], config: WorkerConfig, processes: in
             worker.stop()
 
 
-def check_offline(run: Run, cases: Sequence[Case], config: WorkerConfig) -> Generator[Measurement]:
-    """Compile every case and interpret those that compiled; yields and appends one measurement per case."""
-    compiler = Worker(dataclasses.replace(config, kind="compile"))
+def check_offline(
+    run: Run, cases: Sequence[Case], config: WorkerConfig, compilers: int | None = None
+) -> Generator[Measurement]:
+    """Compile every case and interpret those that compiled; yields and appends one measurement per case.
+
+    ``compilers`` processes compile, by default one for every CPU, while one interprets.
+    """
     interpreter = Worker(dataclasses.replace(config, kind="interpret"))
     known = {m.case for m in run.measurements}
+    missing = [case for case in dict.fromkeys(cases) if case not in known]
     try:
-        for case in cases:
-            if case in known:
-                continue
-            measurement = compiler.measure(case)
-            if measurement.status == "compiled":
-                measurement = with_gate(measurement, interpreter.measure(case))
-            run.append(measurement)
-            yield measurement
+        with contextlib.closing(compile_cases(missing, config, compilers or default_workers())) as compiled:
+            for measurement in compiled:
+                if measurement.status == "compiled":
+                    measurement = with_gate(measurement, interpreter.measure(measurement.case))
+                run.append(measurement)
+                yield measurement
     finally:
-        compiler.stop()
         interpreter.stop()
 
 

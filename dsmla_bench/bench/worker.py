@@ -14,6 +14,7 @@ reports a runtime error ends itself, because a CUDA error is sticky: every later
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import importlib
 import json
@@ -22,8 +23,8 @@ import queue
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,10 @@ from typing import IO, Protocol
 from dsmla_bench.rows import Case, Measurement
 
 READY = "ready"
+KEPT_ERROR_LINES = 100
+ALLOWED_FAILED_STARTS = 2
+"""After so many starts in a row that failed, every further case gets the last one's reason at once."""
+PR_SET_PDEATHSIG = 1
 KINDS = {
     "cuda": ("dsmla_bench.bench.measure", "cuda_bench"),
     "interpret": ("dsmla_bench.bench.offline", "InterpretBench"),
@@ -78,14 +83,19 @@ class Worker:
         self.config = config
         self._process: subprocess.Popen[str] | None = None
         self._answers: queue.Queue[str | None] = queue.Queue()
-        self._errors: IO[str] | None = None
+        self._errors: deque[str] = deque(maxlen=KEPT_ERROR_LINES)
+        self._failed_starts: list[tuple[str, str]] = []
 
     def measure(self, case: Case) -> Measurement:
         """The child's measurement of ``case``, or the status that says how the child failed."""
         if self._process is None:
+            if len(self._failed_starts) >= ALLOWED_FAILED_STARTS:
+                return self._failed(case, *self._failed_starts[-1])
             failure = self._start()
             if failure is not None:
+                self._failed_starts.append(failure)
                 return self._failed(case, *failure)
+            self._failed_starts.clear()
         assert self._process is not None
         assert self._process.stdin is not None
         try:
@@ -98,7 +108,12 @@ class Worker:
         answer = self._answer(self.config.case_timeout_s)
         if answer is None:
             return self._failed(case, *self._why_no_answer(self.config.case_timeout_s))
-        measurement = Measurement.from_json(answer)
+        try:
+            measurement = Measurement.from_json(answer)
+        except ValueError:
+            return self._failed(case, "runtime_error", f"the worker process gave no measurement but {answer[:200]!r}")
+        if measurement.case != case:
+            return self._failed(case, "runtime_error", "the worker process answered another case than it was asked")
         if measurement.status == "runtime_error":
             self.stop()
         return measurement
@@ -110,30 +125,36 @@ class Worker:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            if stream is not None:
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            assert stream is not None
+            with contextlib.suppress(OSError):  # a dead child's stdin may still hold the question
                 stream.close()
         self._process = None
 
     def _start(self) -> tuple[str, str] | None:
         """Start the child and wait until it is ready; status and reason when it never is."""
-        environment = dict(os.environ)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         environment.pop("TRITON_INTERPRET", None)
         if self.config.kind == "interpret":
             environment["TRITON_INTERPRET"] = "1"
-        command = [sys.executable, "-m", "dsmla_bench.bench.worker", json.dumps(dataclasses.asdict(self.config))]
-        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed by stop
+        # -P: the child imports what the parent imports, whatever lies in the folder that it is started in.
+        command = [sys.executable, "-P", "-m", "dsmla_bench.bench.worker", json.dumps(dataclasses.asdict(self.config))]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._errors,
+            stderr=subprocess.PIPE,
             encoding="utf-8",
+            errors="replace",
             env=environment,
             start_new_session=True,  # Ctrl-C is the parent's to answer, and a kill reaches the child's children too
         )
-        self._answers = queue.Queue()
-        threading.Thread(target=_pump, args=(self._process.stdout, self._answers), daemon=True).start()
+        self._answers, self._errors = queue.Queue(), deque(maxlen=KEPT_ERROR_LINES)
+        for pump, stream, target in (
+            (_pump, self._process.stdout, self._answers),
+            (_keep, self._process.stderr, self._errors),
+        ):
+            threading.Thread(target=pump, args=(stream, target), daemon=True).start()
         if self._answer(self.config.start_timeout_s) == READY:
             return None
         return self._why_no_answer(self.config.start_timeout_s)
@@ -160,18 +181,22 @@ class Worker:
 
     def _last_error(self) -> str:
         """The last line that the child wrote to standard error."""
-        if self._errors is None:
-            return "it said nothing"
-        self._errors.seek(0)
-        lines = [line.strip() for line in self._errors.read().splitlines() if line.strip()]
+        lines = [line.strip() for line in tuple(self._errors) if line.strip()]
         return f"it said: {lines[-1][:500]}" if lines else "it said nothing"
 
 
 def _pump(stream: IO[str], answers: queue.Queue[str | None]) -> None:
     """Hand the child's lines to the parent; None when the stream ends."""
-    for line in stream:
-        answers.put(line.rstrip("\n"))
+    with contextlib.suppress(ValueError):  # the parent closes the stream when it ends the child
+        for line in stream:
+            answers.put(line.rstrip("\n"))
     answers.put(None)
+
+
+def _keep(stream: IO[str], errors: deque[str]) -> None:
+    """Keep the last lines that the child wrote to standard error."""
+    with contextlib.suppress(ValueError):  # the parent closes the stream when it ends the child
+        errors.extend(stream)
 
 
 def serve(bench: Bench, process: int, questions: IO[str], answers: IO[str]) -> None:
@@ -191,9 +216,16 @@ def serve(bench: Bench, process: int, questions: IO[str], answers: IO[str]) -> N
             return
 
 
+def _die_with_parent() -> None:
+    """Ask Linux to end this process when the parent is killed, which may be in the middle of a case that hangs."""
+    with contextlib.suppress(OSError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main() -> None:
     """The child: the configuration is the only argument."""
     config = WorkerConfig(**json.loads(sys.argv[1]))
+    _die_with_parent()
     # Libraries print to standard output; the answers must be the only thing on it.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

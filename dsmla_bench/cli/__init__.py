@@ -8,12 +8,15 @@ Exit codes: 0 fine, 1 findings (a row that is incorrect or failed), 2 usage, 3 n
 
 from __future__ import annotations
 
+import os
 import sys
+import warnings
 
 import typer
 
 from dsmla_bench import __version__
-from dsmla_bench.cli import about, demo, formats, kernels, report, selftest
+from dsmla_bench.cli import about, compile, demo, formats, kernels, report, selftest
+from dsmla_bench.cli.common import ExitCode
 
 app = typer.Typer(
     name="dsmla-bench",
@@ -23,6 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("kernels")(kernels.kernels)
+app.command("compile")(compile.compile_kernels)
 app.command("report")(report.report)
 app.command("formats")(formats.formats)
 app.command("list")(about.list_axes)
@@ -46,8 +50,18 @@ def _root(
 
 def main() -> None:
     """Run the command; a mistake of the user's becomes one sentence on standard error and exit code 2."""
-    try:
-        app()
-    except ValueError as error:
-        typer.echo(f"dsmla-bench: {error}", err=True)
-        sys.exit(2)
+    with warnings.catch_warnings():
+        warnings.showwarning = _say_warning
+        try:
+            app()
+        except BrokenPipeError:
+            # The reader of standard output is gone; Python must not fail once more when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            sys.exit(ExitCode.READER_GONE)
+        except (ValueError, OSError) as error:
+            typer.echo(f"dsmla-bench: {error}", err=True)
+            sys.exit(ExitCode.USAGE)
+
+
+def _say_warning(message: Warning | str, *_: object, **__: object) -> None:
+    typer.echo(f"dsmla-bench: {message}", err=True)

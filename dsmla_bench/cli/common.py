@@ -22,16 +22,19 @@ class ExitCode(enum.IntEnum):
     USAGE = 2
     NO_DEVICE = 3
     INTERRUPTED = 130
+    READER_GONE = 141
 
 
 def split(text: str | None) -> list[str]:
-    """``a,b,c`` → its parts; nothing for None."""
-    return [part.strip() for part in (text or "").split(",") if part.strip()]
+    """``a,b,c`` → its parts, each once; nothing for None."""
+    return list(dict.fromkeys(part.strip() for part in (text or "").split(",") if part.strip()))
 
 
 def choose(text: str | None, available: list[str], what: str) -> tuple[str, ...]:
     """The named members of ``available``, all of them for None. Raises ValueError listing what exists."""
     chosen = split(text)
+    if text is not None and not chosen:
+        raise ValueError(f"no {what} named in {text!r}; available: {', '.join(available)}")
     for name in chosen:
         if name not in available:
             raise ValueError(f"no {what} {name!r}; available: {', '.join(available)}")
@@ -40,14 +43,10 @@ def choose(text: str | None, available: list[str], what: str) -> tuple[str, ...]
 
 def integers(text: str, what: str) -> tuple[int, ...]:
     """``1,128,8192`` → its numbers, one at least. Raises ValueError for anything else."""
-    wrong = f"{what} must be numbers with commas between, found {text!r}"
-    try:
-        numbers = tuple(int(part) for part in split(text))
-    except ValueError as error:
-        raise ValueError(wrong) from error
-    if not numbers:
-        raise ValueError(wrong)
-    return numbers
+    parts = split(text)
+    if not parts or not all(part.isascii() and part.isdigit() for part in parts):
+        raise ValueError(f"{what} must be whole numbers with commas between, found {text!r}")
+    return tuple(dict.fromkeys(int(part) for part in parts))
 
 
 def print_json(value: Any) -> None:

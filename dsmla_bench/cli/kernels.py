@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,7 +72,8 @@ def kernels(
 
     axes = Axes(
         operations=choose(operations, [operation.name for operation in all_operations()], "operation"),
-        formats=tuple(get_format(name).key for name in split(formats)) or tuple(fmt.key for fmt in default_formats()),
+        formats=tuple(dict.fromkeys(get_format(name).key for name in split(formats)))
+        or tuple(fmt.key for fmt in default_formats()),
         providers=choose(providers, list(load_providers({})), "provider"),
         tokens=integers(tokens, "--tokens"),
         block_sizes=integers(block_sizes, "--block-sizes"),
@@ -89,7 +91,7 @@ def kernels(
         case_timeout_s=case_timeout,
     )
     if dry_run:
-        show_plan(plan, as_json=as_json)
+        show_plan(plan, done=measured_in(resume), as_json=as_json)
         return
     require(plan, required=require_device)
     run = resumed(plan, resume) if resume else plan.create_run(out)
@@ -108,7 +110,7 @@ def parse_architectures(text: str | None) -> tuple[Architecture, ...]:
     from dsmla_bench.kernels.arch import Architecture
 
     if names := split(text):
-        return tuple(Architecture.parse(name) for name in names)
+        return tuple(dict.fromkeys(Architecture.parse(name) for name in names))
     found = find_device()
     return (found[1] if found else Architecture.parse("sm90"),)
 
@@ -126,7 +128,7 @@ def resumed(plan: SweepPlan, path: Path) -> Run:
     """The run to go on with. Raises ValueError when it was planned otherwise."""
     from dsmla_bench.results import Run
 
-    run = Run.resume(path, plan.config)
+    run = Run.resume(path, plan.config, plan.identity())
     typer.echo(f"dsmla-bench: {path} holds {len(run.measurements)} of {plan.steps()} measurements", err=True)
     return run
 
@@ -142,6 +144,7 @@ def execute(plan: SweepPlan, run: Run) -> bool:
                 pass
         except KeyboardInterrupt:
             interrupted = True
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is measured is written down in any case
     run.finish(calibration=calibration_of(run), interrupted=interrupted)
     return interrupted
 
@@ -157,17 +160,28 @@ def with_progress(measurements: Iterator[Measurement], done: int, total: int) ->
             yield measurement
 
 
-def show_plan(plan: SweepPlan, *, as_json: bool) -> None:
-    """The cases of a plan and about how long they take."""
+def measured_in(path: Path | None) -> int:
+    """How many measurements the run at ``path`` holds; 0 for None or a folder that is not there yet."""
+    from dsmla_bench.results import Run
+
+    return len(Run.load(path).measurements) if path is not None and path.exists() else 0
+
+
+def show_plan(plan: SweepPlan, *, done: int, as_json: bool) -> None:
+    """The cases of a plan, about how long they take from the start, and how many measurements are ``done``."""
     cases = [case for cases in plan.cases().values() for case in cases]
     missing = [arch.name for arch in plan.missing()]
     if as_json:
         listed: list[dict[str, Any]] = [{**vars(case), "row_id": case.row_id} for case in cases]
-        print_json({"cases": listed, "steps": plan.steps(), "seconds": plan.seconds(), "not_timed": missing})
+        print_json(
+            {"cases": listed, "steps": plan.steps(), "done": done, "seconds": plan.seconds(), "not_timed": missing}
+        )
         return
     for case in cases:
         print_text(f"{case.row_id}  {case.arch} {case}")
     print_text(f"{len(cases)} cases, {plan.steps()} measurements, about {plan.seconds() / 60:.1f} minutes")
+    if done:
+        print_text(f"{done} measurements are done, {max(0, plan.steps() - done)} are left")
     if missing:
         print_text(f"no device of {', '.join(missing)} here: checked and compiled, not timed")
 

@@ -23,8 +23,7 @@ def report(
     from dsmla_bench.results import Run, latest_run
 
     loaded = Run.load(run or latest_run(Path("runs")))
+    written = [] if as_json else write_report(loaded, out)
     print_run(loaded, as_json=as_json)
-    if as_json:
-        return
-    for path in write_report(loaded, out):
+    for path in written:
         print_text(f"wrote {path}")

@@ -1,4 +1,4 @@
-"""GPU architectures: their names, the conversions they have in hardware, what an SM holds, and a published part of each.
+"""GPU architectures: their names, the conversions they have in hardware, what an SM holds, and a part of each.
 
 ``Architecture.parse("sm90")`` and ``Architecture.from_capability((9, 0))`` give the same value. ``name`` (``sm90``) is
 what the command line takes and rows carry; ``label`` (``sm_90``) is NVIDIA's spelling, used in sentences.
@@ -58,8 +58,12 @@ class Architecture:
 
     @property
     def has_e4m3(self) -> bool:
-        """Whether the e4m3 conversion (``cvt.rn.satfinite.e4m3x2.f32``) exists: sm_89 and later (PTX ISA 8.1)."""
-        return self >= Architecture(8, 9)
+        """Whether fp32 becomes e4m3 in one rounding: from sm_90 on.
+
+        sm_89 has the instruction (``cvt.rn.satfinite.e4m3x2.f32``, PTX ISA 8.1), but Triton 3.6 to 3.9 goes through a
+        truncated fp16 there, which gives 1 + 2^-4 + 2^-13 the code of 1.0 instead of 1.125.
+        """
+        return self >= Architecture(9, 0)
 
     @property
     def has_e2m1(self) -> bool:

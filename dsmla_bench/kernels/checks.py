@@ -44,11 +44,15 @@ def check_cache(fmt: CacheFormat, cache: torch.Tensor, geometry: Geometry) -> No
     if cache.dtype != torch.uint8 or cache.dim() != 3 or cache.shape[2] != row_bytes:
         found = f"found {cache.dtype} {list(cache.shape)}"
         raise ValueError(f"cache of {fmt.name} must be torch.uint8 [blocks, block_size, {row_bytes}], {found}")
+    if cache.shape[1] < 1:
+        raise ValueError(f"cache of {fmt.name} must have pages of 1 token or more, found {list(cache.shape)}")
     page_stride, row_stride, byte_stride = cache.stride()
     if byte_stride != 1 or (cache.shape[1] > 1 and row_stride < row_bytes):
         raise ValueError(
             f"cache rows of {fmt.name} must be {row_bytes} bytes one after another, found strides {cache.stride()}"
         )
+    if cache.shape[0] > 1 and page_stride < (cache.shape[1] - 1) * row_stride + row_bytes:
+        raise ValueError(f"cache pages of {fmt.name} must not overlap, found strides {cache.stride()}")
     for name, value in (("address", cache.data_ptr()), ("page stride", page_stride), ("row stride", row_stride)):
         if value % alignment:
             raise ValueError(f"cache {name} of {fmt.name} must be a multiple of {alignment} bytes, found {value}")
@@ -56,10 +60,13 @@ def check_cache(fmt: CacheFormat, cache: torch.Tensor, geometry: Geometry) -> No
 
 def check_scale(fmt: CacheFormat, scale: torch.Tensor | None) -> None:
     """The external scale: one fp32 value for the formats that have one, or None for 1.0."""
-    if scale is not None and (scale.dtype != torch.float32 or scale.numel() != 1):
-        raise ValueError(
-            f"scale of {fmt.name} must be one torch.float32 value, found {scale.dtype} {list(scale.shape)}"
-        )
+    if scale is None:
+        return
+    if not isinstance(scale, torch.Tensor):
+        raise ValueError(f"scale of {fmt.name} must be a tensor of one torch.float32 value, found {scale!r}")
+    if scale.dtype != torch.float32 or scale.numel() != 1 or scale.dim() > 1:
+        found = f"found {scale.dtype} {list(scale.shape)}"
+        raise ValueError(f"scale of {fmt.name} must be one torch.float32 value, {found}")
 
 
 def check_devices(**tensors: torch.Tensor | None) -> None:

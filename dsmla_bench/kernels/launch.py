@@ -7,6 +7,7 @@ Triton's default for it changes between releases, and the bytes must not.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,15 +31,20 @@ class Launch:
     def run(self) -> Any:
         """Launch on the current stream of the arguments' device; returns Triton's compiled kernel.
 
-        Where Triton interprets, this interprets, and returns None.
+        Where Triton interprets, this interprets, and returns None. Raises ValueError for tensors that compiled kernels
+        cannot reach.
         """
-        return self.kernel[self.grid](
-            *self.args,
-            **self.constants,
-            num_warps=self.num_warps,
-            num_stages=self.num_stages,
-            enable_fp_fusion=False,
-        )
+        device = next(argument.device for argument in self.args if isinstance(argument, torch.Tensor))
+        if device.type != "cuda" and isinstance(self.kernel, triton.runtime.JITFunction):
+            raise ValueError(f"the tensors are on {device}; put them on a CUDA device, or set TRITON_INTERPRET=1")
+        with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+            return self.kernel[self.grid](
+                *self.args,
+                **self.constants,
+                num_warps=self.num_warps,
+                num_stages=self.num_stages,
+                enable_fp_fusion=False,
+            )
 
 
 @functools.cache

@@ -6,8 +6,8 @@
     <provider>_<metric>                            status, us, gbps, bound_share, … of ``METRICS``, as in ``rows.Row``
     speedup_over_<provider>                        us of that provider / us of the baseline
 
-A speed-up is undefined unless both rows are ok, and where one of the two emulates a conversion that the other does
-natively. Nothing is rounded, and undefined is <NA>.
+A speed-up is undefined unless both rows are ok and neither is suspect, and where one of the two emulates a conversion
+that the other does natively. Nothing is rounded, and undefined is <NA>.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KEYS = [field.name for field in dataclasses.fields(Case) if field.name != "provi
 OPERATIONS = ("write", "gather", "fused_norm_rope", "fused_q", "decode")
 """The order of operations in reports; an unknown one comes last."""
 
-TIMED_METRICS = ["us", "gbps", "bound_share", "launch_bound", "conversion"]
+TIMED_METRICS = ["us", "gbps", "bound_share", "launch_bound", "suspect", "conversion"]
 COMPILED_METRICS = ["registers", "spilled_bytes", "shared_bytes", "predicted_us"]
 METRICS = ["status", *TIMED_METRICS, *COMPILED_METRICS]
 
@@ -74,4 +74,5 @@ def _speed_up(frame: pd.DataFrame, baseline: str, other: str) -> pd.Series[Any]:
     both_ok = frame[[f"{baseline}_status", f"{other}_status"]].isin(["ok"]).all(axis=1)
     conversions = frame[[f"{baseline}_conversion", f"{other}_conversion"]]
     mixed = conversions.isin(["emulated"]).any(axis=1) & conversions.isin(["native"]).any(axis=1)
-    return (theirs / ours).where(both_ok & ~mixed)
+    suspects = frame[[f"{baseline}_suspect", f"{other}_suspect"]].fillna(False).any(axis=1)
+    return (theirs / ours).where(both_ok & ~mixed & ~suspects)

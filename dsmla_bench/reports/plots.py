@@ -104,7 +104,9 @@ def _predicted_figure(rows: pd.DataFrame, default_revisions: Mapping[str, str]) 
     archs, operations = list(known["arch"].unique()), list(known["operation"].unique())
     tokens = f"{known['tokens'].iloc[0]} tokens"
     subtitle = f"{', '.join(archs)}, {tokens}: the bytes of each format at the vendor's published bandwidth"
-    sheet = Sheet(len(operations), 1, "Predicted floor (nothing was timed)", subtitle, [], left=1.6, panel_height=1.4)
+    height = max(1.4, 0.2 + 0.19 * int(known["operation"].value_counts().max()))
+    title = "Predicted floor (nothing was timed)"
+    sheet = Sheet(len(operations), 1, title, subtitle, [], left=1.6, panel_height=height)
     for number, operation in enumerate(operations):
         here = known[known["operation"] == operation]
         axes = sheet.panel(number, 0, operation)

@@ -145,7 +145,7 @@ def _pipes(table: Table) -> str:
 
 def escape_markdown(text: str) -> str:
     """``text`` so that Markdown shows it as it is; an underscore inside a word needs no escape."""
-    return re.sub(r"([\\`*\[\]<>|~&]|(?<!\w)_|_(?!\w))", r"\\\1", text)
+    return re.sub(r"([\\`*\[\]<>|~&]|(?<!\w)_|_(?!\w))", r"\\\1", re.sub(r"\s+", " ", text))
 
 
 def _rich_table(table: Table) -> rich.table.Table:

@@ -5,6 +5,7 @@
     table.csv    the kernel tables as numbers, one line per shape
     us.png       µs against tokens; predicted floors where nothing was timed
     gbps.png     GB/s against tokens
+    kernels.png  what the machine code of compiled kernels consists of, where there are some
 
 It is made from the run's manifest and rows alone, in UTF-8, and can be made again at any time. None of its files is
 called as one of the run's own.
@@ -24,6 +25,8 @@ from dsmla_bench.reports.curves import NothingToPlotError
 from dsmla_bench.reports.kernel_frame import BASELINE, kernel_frame
 from dsmla_bench.reports.plots import gbps_figure, save, us_figure
 from dsmla_bench.reports.renderings import escape_markdown, to_csv, to_markdown
+from dsmla_bench.reports.static_plot import instructions_figure
+from dsmla_bench.reports.static_table import has_static_facts, static_tables
 from dsmla_bench.reports.tables import KernelTables, counts, kernel_tables, significant
 from dsmla_bench.results import Run, RunError
 
@@ -52,7 +55,12 @@ def write_report(run: Run, out: Path | None = None, *, baseline: str = BASELINE)
 
 
 def run_tables(run: Run, rows: pd.DataFrame, baseline: str = BASELINE) -> KernelTables:
-    """The kernel tables of ``rows``, which are the run's or a selection of them, with what its manifest adds."""
+    """The kernel tables of ``rows``, which are the run's or a selection of them, with what its manifest adds.
+
+    Where nothing was timed but kernels were compiled, those of ``static_table``.
+    """
+    if has_static_facts(rows) and not (rows["status"] == "ok").any():
+        return static_tables(rows, headline=_why_not_timed(run), default_revisions=default_revisions(run))
     tables = kernel_tables(
         rows,
         baseline=baseline,
@@ -60,6 +68,10 @@ def run_tables(run: Run, rows: pd.DataFrame, baseline: str = BASELINE) -> Kernel
         default_revisions=default_revisions(run),
     )
     return dataclasses.replace(tables, headline=run.manifest.get("headline") or tables.headline)
+
+
+def _why_not_timed(run: Run) -> str:
+    return run.manifest.get("headline") or f"Nothing was timed: {run.manifest.get('not_timed') or 'no reason given'}"
 
 
 def default_revisions(run: Run) -> dict[str, str]:
@@ -81,6 +93,7 @@ def run_facts(run: Run, rows: pd.DataFrame) -> list[str]:
     facts = {
         "run": _run(manifest),
         "device": _device(manifest.get("device") or {}),
+        "targets": "; ".join(_target(*target) for target in (manifest.get("targets") or {}).items()),
         "packages": ", ".join(f"{name} {version}" for name, version in packages.items()),
         "rows": counts(rows),
         "calibration": ", ".join(known),
@@ -105,9 +118,21 @@ def _device(device: Mapping[str, Any]) -> str:
     return ", ".join([str(device[key]) for key in ("name", "arch") if device.get(key)] + numbers + named)
 
 
+def _target(arch: str, facts: Mapping[str, Any]) -> str:
+    """The published figures of one target: "sm90 is H200 SXM, compute capability 9.0, 132 SMs, 52 MB L2, 4800 GB/s"."""
+    if not facts.get("part"):
+        return arch
+    sizes = f"{facts['sms']} SMs, {facts['l2_bytes'] / 1e6:.0f} MB L2, {facts['gbps']:.0f} GB/s"
+    return f"{arch} is {facts['part']}, compute capability {facts['compute_capability']}, {sizes}"
+
+
 def _draw(rows: pd.DataFrame, out: Path, baseline: str, revisions: Mapping[str, str]) -> tuple[list[Path], list[str]]:
     """The pictures written, and a line of Markdown for each: the picture, or why it is left out."""
     written, lines = [], []
+    if has_static_facts(rows):
+        drawn = instructions_figure(rows, default_revisions=revisions)
+        written.append(save(drawn, out / "kernels.png"))
+        lines.append(f"![{drawn.get_label()}](kernels.png)")
     for name, figure in PICTURES.items():
         try:
             drawn = figure(rows, baseline=baseline, default_revisions=revisions)
@@ -129,9 +154,18 @@ def _markdown(run: Run, rows: pd.DataFrame, tables: KernelTables, pictures: list
         *pictures,
         "## Tables",
         to_markdown(dataclasses.replace(tables, headline="")).rstrip(),
+        *_compiled_beside_timed(run, rows),
         "rows.csv has every row in full precision, table.csv these tables.",
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _compiled_beside_timed(run: Run, rows: pd.DataFrame) -> list[str]:
+    """The tables of compiled kernels for a run that also timed some, whose main tables are those."""
+    if not has_static_facts(rows) or not (rows["status"] == "ok").any():
+        return []
+    tables = dataclasses.replace(static_tables(rows, default_revisions=default_revisions(run)), reasons=())
+    return ["## Compiled, not timed", to_markdown(tables).rstrip()]
 
 
 def _write(path: Path, text: str) -> Path:

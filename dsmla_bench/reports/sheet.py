@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 GREY = "#666666"
@@ -32,12 +33,13 @@ class Sheet:
     columns: int
     title: str
     subtitle: str
-    handles: list[Line2D]
+    handles: Sequence[Artist]
     left: float = 0.8
     right: float = 0.2
     panel_height: float = 2.1
     column_gap: float = 0.25
     row_gap: float = 0.6
+    least_width: float = 2.6
     figure: Figure = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,7 +62,7 @@ class Sheet:
     @property
     def panel_width(self) -> float:
         """Wide enough for a heading over one panel, narrow enough for four on a page."""
-        return max(2.6, (6.6 - self.left - self.right) / self.columns - self.column_gap)
+        return max(self.least_width, (6.6 - self.left - self.right) / self.columns - self.column_gap)
 
     @property
     def width(self) -> float:

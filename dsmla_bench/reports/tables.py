@@ -5,8 +5,9 @@ plain text, Markdown or rich tables and decides nothing.
 
 How to read one: a line is a shape. ``floor %`` is the fastest this machine allows as a share of the time
 (``Row.bound_share``): 100 % is the floor. A dash is an undefined value. ``*`` marks a launch-bound time, ``†`` an
-emulated conversion. A row that is not ok shows its status, and the reasons follow the tables. Where nothing was timed,
-the tables show what the compiler said and the predicted floor instead, below a headline that says why.
+emulated conversion, ``?`` a suspect figure. A row that is not ok shows its status, and the reasons follow the tables.
+Where nothing was timed, the tables show what the compiler said and the predicted floor instead, below a headline that
+says why.
 """
 
 from __future__ import annotations
@@ -41,14 +42,15 @@ SHOWN = {
 """The metrics of a table by the status of the rows that it shows numbers of."""
 
 UNDEFINED = "–"
-LAUNCH_BOUND, EMULATED = "*", "†"
-MARKS = LAUNCH_BOUND + EMULATED
+LAUNCH_BOUND, EMULATED, SUSPECT = "*", "†", "?"
+MARKS = LAUNCH_BOUND + EMULATED + SUSPECT
 NOTES = {
     "floor %": "floor %: the fastest this machine allows (an empty kernel, or the bytes at a copy kernel's bandwidth) "
     "as a share of the time",
     "floor µs": "floor µs: the bytes at the vendor's published bandwidth; a prediction, not a measurement",
     LAUNCH_BOUND: "* launch-bound: under twice the time of an empty kernel, so it says little about the kernel and "
     "nothing between formats",
+    SUSPECT: "? suspect: the figure may be wrong, for the reason below; no speed-up is drawn from it",
     EMULATED: "† conversion emulated: the target has no instruction for it; never compared with a native row",
 }
 
@@ -136,7 +138,7 @@ def kernel_tables(
         ),
         tables=tuple(tables),
         notes=_notes(tables, providers, baseline),
-        reasons=reasons(rows),
+        reasons=(*reasons(rows), *suspicions(rows)),
     )
 
 
@@ -164,6 +166,16 @@ def reasons(rows: pd.DataFrame) -> tuple[str, ...]:
         where = f"{', '.join(group['operation'].unique())}; {len(group)} row{'s' * (len(group) > 1)}"
         lines.append(f"{status}: {provider} {format}:{revision} ({where}): {' '.join(reason.split())}{_worst(group)}")
     return tuple(lines)
+
+
+def suspicions(rows: pd.DataFrame) -> tuple[str, ...]:
+    """Why rows are suspect, a line each: "suspect: vllm write bf16:raw, 65536 tokens ordered: …"."""
+    flagged = in_order(rows[rows["suspect"].fillna(False)])
+    return tuple(
+        f"suspect: {row.provider} {row.operation} {row.format}:{row.revision}, {row.tokens} tokens {row.page_order}, "
+        f"{significant(row.us)} µs: {row.suspicion}"
+        for row in flagged.itertuples()
+    )
 
 
 def _worst(group: pd.DataFrame) -> str:
@@ -221,7 +233,8 @@ def _marks(line: pd.Series[Any], *providers: str) -> str:
     """The marks of a number that rests on the rows of ``providers``."""
     launch_bound = any(_is(line[f"{provider}_launch_bound"], True) for provider in providers)
     emulated = any(_is(line[f"{provider}_conversion"], "emulated") for provider in providers)
-    return LAUNCH_BOUND * launch_bound + EMULATED * emulated
+    suspect = any(_is(line[f"{provider}_suspect"], True) for provider in providers)
+    return LAUNCH_BOUND * launch_bound + EMULATED * emulated + SUSPECT * suspect
 
 
 def _is(value: Any, wanted: Hashable) -> bool:

@@ -14,6 +14,9 @@ class ToyProvider:
     def bind(self, operation, fmt, inputs, arch):
         return operation.reference(fmt, inputs)
 
+    def conversion(self, operation, fmt, arch):
+        return None
+
     def plan(self, operation, fmt, inputs, arch):
         return None
 

@@ -42,6 +42,10 @@ class Geometry:
     kv_lora_rank: int = 512
     rope_dim: int = 64
 
+    def __post_init__(self) -> None:
+        if self.kv_lora_rank < 1 or self.rope_dim < 0:
+            raise ValueError(f"kv_lora_rank must be 1 or more and rope_dim 0 or more, found {self}")
+
     def __str__(self) -> str:
         return f"{self.kv_lora_rank}+{self.rope_dim}"
 

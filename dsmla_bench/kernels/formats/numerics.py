@@ -53,14 +53,14 @@ def bytes_of(values: torch.Tensor) -> torch.Tensor:
 def amax_of_tiles(values: torch.Tensor, tile: int) -> torch.Tensor:
     """Largest magnitude of every ``tile`` neighbours: fp32 [T, n] → [T, n / tile]. NaN does not count."""
     magnitudes = values.abs().nan_to_num(nan=0.0, posinf=math.inf)
-    return magnitudes.reshape(*values.shape[:-1], -1, tile).amax(-1)
+    return magnitudes.reshape(*values.shape[:-1], values.shape[-1] // tile, tile).amax(-1)
 
 
 def map_tiles(
     apply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], values: torch.Tensor, of_tiles: torch.Tensor
 ) -> torch.Tensor:
     """``apply(value, of its tile)`` element by element: [T, tiles · n] with [T, tiles] → [T, tiles · n]."""
-    tiles = values.reshape(*of_tiles.shape, -1)
+    tiles = values.reshape(*of_tiles.shape, values.shape[-1] // of_tiles.shape[-1])
     return apply(tiles, of_tiles[..., None]).reshape(values.shape)
 
 

@@ -8,7 +8,8 @@
 
 N is the length of workspace; request r fills rows starts[r] .. starts[r + 1], the last one up to N; an empty request
 fills none. N = 0 does nothing. Rows that no request owns, or whose page is not in the table or the cache, are left as
-they are, and nothing outside is read. Semantics of vLLM's ``cp_gather_and_upconvert_fp8_kv_cache``.
+they are, and nothing outside is read. Starts that do not ascend leave undefined which rows a request gets. Semantics of
+vLLM's ``cp_gather_and_upconvert_fp8_kv_cache``.
 """
 
 from __future__ import annotations
@@ -108,14 +109,16 @@ def plan(fmt: CacheFormat, inputs: GatherInputs, arch: int) -> Launch | None:
 
 def validate(fmt: CacheFormat, inputs: GatherInputs) -> None:
     """Raise ValueError for shapes, types or addresses that cannot be right."""
-    requests = len(inputs.block_table)
     checks.check_cache(fmt, inputs.cache, inputs.geometry)
     checks.check_matrix("block_table", inputs.block_table, torch.int32)
+    requests = len(inputs.block_table)
     checks.check_index("workspace_starts", inputs.workspace_starts, requests)
     if inputs.seq_starts is not None:
         checks.check_index("seq_starts", inputs.seq_starts, requests)
     width = inputs.geometry.kv_lora_rank + inputs.geometry.rope_dim
     checks.check_matrix("workspace", inputs.workspace, torch.bfloat16, width)
+    if len(inputs.workspace) > 1 and inputs.workspace.stride(0) < width:
+        raise ValueError(f"workspace rows must not overlap, found row stride {inputs.workspace.stride(0)}")
     checks.check_scale(fmt, inputs.scale)
     checks.check_devices(
         cache=inputs.cache,
@@ -228,7 +231,7 @@ def make_inputs(fmt: CacheFormat, shape: Shape, device: torch.device, generator:
     table[torch.arange(width) < pages_of[:, None]] = order.cpu()
     scale = layer_scale(fmt, device)
     cached = Shape(pages * shape.block_size, 1, shape.block_size, geometry=geometry)
-    rows = fmt.quantize(*random_latents(cached, device, generator), scale)
+    rows = _random_rows(fmt, cached, device, generator, scale)
     workspace = torch.empty(
         shape.tokens, geometry.kv_lora_rank + geometry.rope_dim, dtype=torch.bfloat16, device=device
     )
@@ -240,6 +243,15 @@ def make_inputs(fmt: CacheFormat, shape: Shape, device: torch.device, generator:
         geometry=geometry,
         scale=scale,
     )
+
+
+def _random_rows(
+    fmt: CacheFormat, shape: Shape, device: torch.device, generator: torch.Generator, scale: torch.Tensor | None
+) -> torch.Tensor:
+    """Quantized random tokens, uint8 [T, row_bytes]. On the meta device they have no values, and none are quantized."""
+    if device.type == "meta":
+        return torch.empty(shape.tokens, fmt.row_bytes(shape.geometry), dtype=torch.uint8, device=device)
+    return fmt.quantize(*random_latents(shape, device, generator), scale)
 
 
 def _requests(shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:

@@ -101,11 +101,11 @@ def plan(fmt: CacheFormat, inputs: WriteInputs, arch: int) -> Launch | None:
 
 def validate(fmt: CacheFormat, inputs: WriteInputs) -> None:
     """Raise ValueError for shapes, types or addresses that cannot be right."""
+    checks.check_index("slot_mapping", inputs.slot_mapping)
     tokens = len(inputs.slot_mapping)
     checks.check_matrix("kv_c", inputs.kv_c, torch.bfloat16)
     checks.check_matrix("k_pe", inputs.k_pe, torch.bfloat16)
     checks.check_cache(fmt, inputs.cache, inputs.geometry)
-    checks.check_index("slot_mapping", inputs.slot_mapping)
     checks.check_scale(fmt, inputs.scale)
     for name, tensor in (("kv_c", inputs.kv_c), ("k_pe", inputs.k_pe)):
         if len(tensor) < tokens:

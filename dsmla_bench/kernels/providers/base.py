@@ -30,6 +30,9 @@ class Provider(Protocol):
     def bind(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> Callable[[], None]:
         """A function that does the operation on these inputs, on the current stream, without synchronising."""
 
+    def conversion(self, operation: Operation, fmt: CacheFormat, arch: Architecture) -> str | None:
+        """How it converts on this architecture, as ``CacheFormat.conversion`` says it; None where that is not known."""
+
     def plan(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: int) -> Launch | None:
         """The Triton launch that ``bind`` would make for compute capability ``arch`` / 10; None where it is no Triton.
 

@@ -31,6 +31,10 @@ class ReferenceProvider:
         """The operation's reference on these inputs."""
         return operation.reference(fmt, inputs)
 
+    def conversion(self, operation: Operation, fmt: CacheFormat, arch: Architecture) -> str | None:
+        """None: it converts by torch's own kernels."""
+        return None
+
     def plan(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: int) -> Launch | None:
         """None: not a Triton kernel."""
         return None

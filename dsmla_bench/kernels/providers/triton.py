@@ -29,12 +29,16 @@ class TritonProvider:
         if fmt.conversion(arch) is not None:
             return None
         first = next((known.label for known in KNOWN if fmt.conversion(known) is not None), "none of those known")
-        return f"{fmt.name} needs a conversion that {arch.label} lacks; the first with it is {first}"
+        return f"{fmt.name} needs an exact conversion that {arch.label} lacks; the first with it is {first}"
 
     def bind(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> Callable[[], None]:
         """The launch that the operation plans for these inputs."""
         launch = operation.plan(fmt, inputs, arch.number)
         return launch.run if launch is not None else _nothing
+
+    def conversion(self, operation: Operation, fmt: CacheFormat, arch: Architecture) -> str | None:
+        """By the format's ``encode``; reading converts the same way everywhere."""
+        return fmt.conversion(arch) if operation.encodes else None
 
     def plan(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: int) -> Launch | None:
         """The launch that the operation plans; None when there is nothing to do."""

@@ -92,6 +92,10 @@ class VllmProvider:
         """The operator call on these inputs. Raises ValueError for inputs that the operator has no argument for."""
         return _BINDINGS[operation.name](fmt, inputs)
 
+    def conversion(self, operation: Operation, fmt: CacheFormat, arch: Architecture) -> str | None:
+        """None: the operators do not tell."""
+        return None
+
     def plan(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: int) -> Launch | None:
         """None: not a Triton kernel."""
         return None

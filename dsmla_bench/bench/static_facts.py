@@ -1,0 +1,116 @@
+"""What can be said of a kernel without running it: the compiler facts of a row, compiled once and then kept on disk.
+
+``static_facts(launch, arch)`` gives columns of ``rows.Row``: registers, stack, spills, shared memory, the size of the
+cubin, theoretical occupancy and what limits it, and the instruction mix.
+
+They are kept in ``$XDG_CACHE_HOME/dsmla-bench/kernels`` (``~/.cache`` where that is not set), one JSON file each, named
+by a hash over everything that they follow from: the source of the kernel and of all that it calls, types and alignment
+of its arguments, constants, warps and stages, the target, the versions of Triton and ptxas, and the source of the
+modules that read them off. Nothing in there goes stale, and the folder may be deleted at any time. Where a file cannot
+be read, or holds other columns, the kernel is compiled anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import secrets
+import warnings
+from pathlib import Path
+from typing import Any
+
+import triton
+
+from dsmla_bench.bench import compile as compiling
+from dsmla_bench.bench import occupancy, sass
+from dsmla_bench.bench.compile import DisassemblyError, compile_launch, disassemble, source_of
+from dsmla_bench.kernels.arch import Architecture
+from dsmla_bench.kernels.launch import Launch
+from dsmla_bench.rows import row_types
+
+RESOURCES = ("registers", "stack_bytes", "spilled_bytes", "shared_bytes", "cubin_bytes", "num_warps")
+OCCUPANCY = ("occupancy", "occupancy_limit")
+MIX = tuple(field.name for field in dataclasses.fields(sass.InstructionMix))
+STATIC_FACTS = (*RESOURCES, *OCCUPANCY, *MIX)
+"""The columns of ``rows.Row`` that ``static_facts`` gives."""
+
+
+def static_facts(launch: Launch, arch: Architecture) -> dict[str, Any]:
+    """The columns ``STATIC_FACTS`` of ``launch`` on ``arch``, from the cache or the compiler. Raises CompileError."""
+    known = cached_facts(launch, arch)
+    if known is not None:
+        return known
+    facts = _compiled_facts(launch, arch)
+    _keep(_file_of(launch, arch), facts)
+    return facts
+
+
+def cached_facts(launch: Launch, arch: Architecture) -> dict[str, Any] | None:
+    """What the cache holds for ``launch`` on ``arch``; None where it holds nothing usable. Compiles nothing."""
+    try:
+        facts = json.loads(_file_of(launch, arch).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return facts if _are_facts(facts) else None
+
+
+def cache_folder() -> Path:
+    """Where facts are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsmla-bench" / "kernels"
+
+
+def _compiled_facts(launch: Launch, arch: Architecture) -> dict[str, Any]:
+    compiled = compile_launch(launch, arch)
+    facts = {name: getattr(compiled, name) for name in ("registers", "stack_bytes", "spilled_bytes", "shared_bytes")}
+    facts |= {"cubin_bytes": len(compiled.cubin), "num_warps": launch.num_warps}
+    facts |= dict.fromkeys(OCCUPANCY)
+    if arch.limits:
+        found = occupancy.occupancy(compiled.registers, compiled.shared_bytes, launch.num_warps, arch.limits)
+        facts |= {"occupancy": found.percent, "occupancy_limit": found.limit}
+    try:
+        return facts | dataclasses.asdict(sass.instruction_mix(disassemble(compiled.cubin)))
+    except DisassemblyError:
+        return facts | dict.fromkeys(MIX)  # unknown, not zero
+
+
+def _are_facts(facts: Any) -> bool:
+    """Whether ``facts`` has every column, each None or of its type."""
+    types = row_types()
+    return (
+        isinstance(facts, dict)
+        and set(facts) == set(STATIC_FACTS)
+        and all(value is None or type(value) is types[name] for name, value in facts.items())
+    )
+
+
+def _file_of(launch: Launch, arch: Architecture) -> Path:
+    source = source_of(launch)
+    identity = [source.hash(), launch.num_warps, launch.num_stages, arch.number, repr(arch.limits), *_tools()]
+    return cache_folder() / f"{hashlib.sha256(json.dumps(identity).encode()).hexdigest()}.json"
+
+
+@functools.cache
+def _tools() -> tuple[str, ...]:
+    """What else facts follow from: Triton, the ptxas that it calls, and the source of our own readers."""
+    names = ("ptxas", "ptxas_blackwell")  # not every release of Triton has the second
+    assemblers = [getattr(triton.knobs.nvidia, name) for name in names if hasattr(triton.knobs.nvidia, name)]
+    readers = [Path(str(module.__file__)).read_bytes() for module in (compiling, occupancy, sass)]
+    return (
+        str(triton.__version__),
+        *(str(tool.version) for tool in assemblers),
+        *(hashlib.sha256(text).hexdigest() for text in readers),
+    )
+
+
+def _keep(file: Path, facts: dict[str, Any]) -> None:
+    """Write ``file`` whole or not at all, whoever else is writing it."""
+    temporary = file.with_name(f"{file.stem}.{secrets.token_hex(4)}.tmp")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(facts), encoding="utf-8")
+        temporary.replace(file)
+    except OSError as error:
+        warnings.warn(f"{file.parent}: compiled facts cannot be kept here ({error.strerror})", stacklevel=2)

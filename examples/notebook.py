@@ -1,0 +1,36 @@
+"""Three questions to a run, in pandas. Needs neither a GPU nor torch: python examples/notebook.py
+
+The cells (``# %%``) open as a notebook in editors that know them. docs/measuring.md explains the columns.
+"""
+
+# %%
+from pathlib import Path
+
+import pandas as pd
+
+RUN = Path(__file__).parent / "h200"
+pd.set_option("display.width", 120)
+rows, samples = pd.read_parquet(RUN / "rows.parquet"), pd.read_parquet(RUN / "samples.parquet")
+timed = rows[rows["status"] == "ok"]
+
+# %%
+print("How many times faster than vllm is triton, by tokens? (shuffled pages)\n")
+shuffled = timed[timed["page_order"] == "shuffled"]
+us = shuffled.pivot(index=["operation", "format", "tokens"], columns="provider", values="us")
+speed_up = (us["vllm"] / us["triton"]).dropna().unstack("tokens")
+print(speed_up.round(2), "\n")
+
+# %%
+print("Where is the most time left above the floor? (triton, 65536 tokens)\n")
+ours = timed[(timed["provider"] == "triton") & (timed["tokens"] == 65536)]
+ours = ours.assign(us_above_floor=ours["us"] - ours["bound_us"]).sort_values("us_above_floor", ascending=False)
+columns = ["operation", "format", "page_order", "us", "bound_us", "us_above_floor", "gbps"]
+print(ours[columns].round(1).to_string(index=False), "\n")
+
+# %%
+print("Which launches vary most? (activity samples: 95th over 5th percentile)\n")
+by_row = samples[samples["method"] == "activity"].groupby("row_id")["us"]
+spread = (by_row.quantile(0.95) / by_row.quantile(0.05)).rename("p95 / p5")
+widest = timed[timed["provider"] != "reference"].join(spread, on="row_id").nlargest(5, "p95 / p5")
+columns = ["operation", "format", "provider", "tokens", "page_order", "us", "p95 / p5"]
+print(widest[columns].round(2).to_string(index=False))
