@@ -58,7 +58,7 @@ class FakeDevice:
             os.kill(os.getpid(), signal.SIGKILL)
         throttled = {"throttle_reasons": "thermal (hardware)"} if self.fault == "throttle" else {}
         samples = {method: self.samples[method] for method in methods}
-        return Timing(samples, {"sm_mhz": 1980.0, **self.facts, **throttled}, [bind(0)])
+        return Timing(samples, {"sm_mhz": 1980.0, **self.facts, **throttled})
 
 
 class FakeBench:

@@ -32,6 +32,7 @@ class Record:
     name: str
     start_ns: int
     end_ns: int
+    stream: int
 
 
 @dataclass(frozen=True)
@@ -42,21 +43,18 @@ class LaunchTime:
     sum_us: float
 
 
-def separated(launches: Sequence[Call]) -> list[Call]:
-    """The launches with a separator ahead of, between and behind them: what ``activity_times`` takes as a graph."""
-    return [step for launch in launches for step in (separator, launch)] + [separator]
-
-
-def activity_times(graph: ReadyGraph, launches: int, skip: int, replays: int) -> list[LaunchTime]:
-    """Times of the launches after the first ``skip`` of every replay of a graph of ``separated`` launches.
+def activity_times(launches: Sequence[Call], skip: int, replays: int, before: Call | None = None) -> list[LaunchTime]:
+    """Times of the launches after the first ``skip`` of every replay; ``before`` runs ahead of each replay.
 
     Raises MeasurementError when the records stay incomplete.
     """
+    steps = [step for launch in launches for step in (separator, launch)]
+    graph = ReadyGraph([*steps, separator], before)
     problem = ""
     for _ in range(ATTEMPTS):
         records = _record(graph, replays)
         try:
-            return launch_times(records, launches, skip, replays)
+            return launch_times(records, len(launches), skip, replays)
         except MeasurementError as error:
             problem = str(error)
     raise MeasurementError(f"{problem} in {ATTEMPTS} attempts")
@@ -65,24 +63,19 @@ def activity_times(graph: ReadyGraph, launches: int, skip: int, replays: int) ->
 def launch_times(records: Sequence[Record], launches: int, skip: int, replays: int) -> list[LaunchTime]:
     """Assign records to launches by the separators ahead of, between and behind them.
 
-    Every launch is the same work and must leave the same records. Raises MeasurementError for a missing separator, a
-    launch without a record or with other records than the first one, or one that runs into the next.
+    Raises MeasurementError for a missing separator, a launch without a record, or one that runs into the next.
     """
     ordered = sorted(records, key=lambda record: record.start_ns)
     marks = [index for index, record in enumerate(ordered) if separator_name in record.name]
     expected = replays * (launches + 1)
     if len(marks) != expected:
         raise MeasurementError(f"the profiler recorded {len(marks)} of {expected} separators")
-    times: list[LaunchTime] = []
-    usual: list[str] | None = None
+    times = []
     for replay in range(replays):
         own = marks[replay * (launches + 1) : (replay + 1) * (launches + 1)]
         for launch in range(skip, launches):
             work = ordered[own[launch] + 1 : own[launch + 1]]
             times.append(_launch_time(work, ordered[own[launch + 1]]))
-            names = sorted(record.name for record in work)
-            if names != (usual := usual or names):
-                raise MeasurementError(f"the profiler recorded {len(names)} items for a launch and {len(usual)} before")
     return times
 
 
@@ -102,10 +95,11 @@ def _record(graph: ReadyGraph, replays: int) -> list[Record]:
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as session:
         for _ in range(replays):
-            graph.timed_replay()
+            graph.prepare()
+            graph.replay()
         torch.cuda.synchronize()
     assert session.profiler is not None
     for event in session.profiler.kineto_results.events():
         if event.device_type() == DeviceType.CUDA:
-            found.append(Record(event.name(), event.start_ns(), event.end_ns()))
+            found.append(Record(event.name(), event.start_ns(), event.end_ns(), event.device_resource_id()))
     return found

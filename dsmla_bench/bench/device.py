@@ -22,14 +22,10 @@ METHODS = ("activity", "graph")
 
 @dataclass(frozen=True)
 class Timing:
-    """Samples of one case by method, µs in the order taken, and the facts that were taken beside them.
-
-    ``replays`` do again, unmeasured, just what was timed: the gate looks at what they leave in buffer 0.
-    """
+    """Samples of one case by method, µs in the order taken, and the facts that were taken beside them."""
 
     samples: dict[str, list[float]]
     facts: dict[str, Any] = field(default_factory=dict)
-    replays: Sequence[Call] = ()
 
 
 class MeasurementError(RuntimeError):
