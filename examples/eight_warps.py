@@ -24,6 +24,7 @@ class EightWarps:
         return None if fmt.conversion(arch) else f"{arch.label} lacks a conversion that {fmt.name} needs"
 
     def conversion(self, operation, fmt, arch):
+        """By the format's ``encode``, which only writing uses."""
         return fmt.conversion(arch) if operation.encodes else None
 
     def plan(self, operation, fmt, inputs, arch):

@@ -20,6 +20,7 @@ import triton.language as tl
 from dsmla_bench.kernels.formats import Geometry
 from dsmla_bench.kernels.launch import Launch, block_width
 from dsmla_bench.kernels.operations.base import Operation, Shape, Traffic, layer_scale, page_order, random_latents
+from dsmla_bench.kernels.operations.pages import cache_of, data_stride, load_rows, token_pointers
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,10 @@ def read_rope_kernel(
     k_pe_ptr,
     scale_ptr,
     page_stride,
-    row_stride,
+    data_stride,
     DECODE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    SUFFIX_BYTES: tl.constexpr,
     KV_LORA_RANK: tl.constexpr,
     ROPE_DIM: tl.constexpr,
     NOPE_BLOCK: tl.constexpr,
@@ -51,11 +53,12 @@ def read_rope_kernel(
     """Grid (T,): each program decodes one row and keeps its RoPE part."""
     token = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     slot = tl.load(slots_ptr + token)
-    row_ptr = cache_ptr + (slot // BLOCK_SIZE) * page_stride + (slot % BLOCK_SIZE) * row_stride
+    page, row = slot // BLOCK_SIZE, slot % BLOCK_SIZE
+    row_ptr, suffix_ptr = token_pointers(cache_ptr, page, row, page_stride, data_stride, BLOCK_SIZE, SUFFIX_BYTES)
     scale = 1.0
     if scale_ptr is not None:
         scale = tl.load(scale_ptr)
-    _, k_pe = DECODE(row_ptr, slot >= 0, scale, KV_LORA_RANK, ROPE_DIM, NOPE_BLOCK, ROPE_BLOCK)
+    _, k_pe = DECODE(row_ptr, suffix_ptr, slot >= 0, scale, KV_LORA_RANK, ROPE_DIM, NOPE_BLOCK, ROPE_BLOCK)
     rope = tl.arange(0, ROPE_BLOCK)
     tl.store(k_pe_ptr + (token * ROPE_DIM)[:, None] + rope, k_pe, (rope < ROPE_DIM)[None, :])
 
@@ -66,13 +69,15 @@ def plan(fmt, inputs, arch):
     if tokens == 0:
         return None
     scale = inputs.scale if fmt.external_scale else None
+    strides = inputs.cache.stride(0), data_stride(fmt, inputs.cache)
     return Launch(
         kernel=read_rope_kernel,
         grid=(tokens,),
-        args=(inputs.cache, inputs.slots, inputs.k_pe, scale, inputs.cache.stride(0), inputs.cache.stride(1)),
+        args=(inputs.cache, inputs.slots, inputs.k_pe, scale, *strides),
         constants={
             "DECODE": fmt.decode,
             "BLOCK_SIZE": inputs.cache.shape[1],
+            "SUFFIX_BYTES": fmt.suffix_bytes,
             "KV_LORA_RANK": geometry.kv_lora_rank,
             "ROPE_DIM": geometry.rope_dim,
             "NOPE_BLOCK": block_width(geometry.kv_lora_rank),
@@ -87,7 +92,7 @@ def reference(fmt, inputs):
     page, row = inputs.slots // inputs.cache.shape[1], inputs.slots % inputs.cache.shape[1]
 
     def run():
-        inputs.k_pe[:] = fmt.dequantize(inputs.cache[page, row], inputs.geometry, inputs.scale)[1]
+        inputs.k_pe[:] = fmt.dequantize(load_rows(fmt, inputs.cache, page, row), inputs.geometry, inputs.scale)[1]
 
     return run
 
@@ -100,7 +105,7 @@ def make_inputs(fmt, shape, device, generator):
     slots = (order[:, None] * shape.block_size + rows).flatten()[: shape.tokens]
     scale = layer_scale(fmt, device)
     cached = Shape(pages * shape.block_size, geometry=geometry)
-    cache = fmt.quantize(*random_latents(cached, device, generator), scale).view(pages, shape.block_size, -1)
+    cache = cache_of(fmt, fmt.quantize(*random_latents(cached, device, generator), scale), shape.block_size, geometry)
     k_pe = torch.empty(shape.tokens, geometry.rope_dim, dtype=torch.bfloat16, device=device)
     return ReadRopeInputs(cache, slots.to(device), k_pe, geometry, scale)
 

@@ -11,6 +11,7 @@ import json
 import re
 
 import torch
+from caches import geometry_of
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
@@ -38,21 +39,37 @@ class DeviceInName:
 
 def plain(operation, fmt):
     """What the sweep measures: aligned tensors, and a block table with one page for each request."""
-    return operation.make_inputs(fmt, Shape(5, 3), META, torch.Generator())
+    return operation.make_inputs(fmt, Shape(5, 3, geometry=geometry_of(fmt)), META, torch.Generator())
 
 
 def unaligned(operation, fmt):
     """Odd addresses and strides, the other index types, one token, and seq_starts where there are some."""
-    inputs = operation.make_inputs(fmt, Shape(1), CPU, torch.Generator())
-    wide = torch.zeros(4, 1 + 577, dtype=torch.bfloat16)
-    cache = torch.zeros(2, 3, fmt.row_bytes() + 4, dtype=torch.uint8)[:, 1:, : fmt.row_bytes()]
+    geometry = geometry_of(fmt)
+    inputs = operation.make_inputs(fmt, Shape(1, geometry=geometry), CPU, torch.Generator())
+    wide, rank = torch.zeros(4, 1 + 577, dtype=torch.bfloat16), geometry.kv_lora_rank
+    cache = unaligned_cache(fmt, geometry)
     if operation.name == "write":
         slots = inputs.slot_mapping.int()
-        return dataclasses.replace(inputs, kv_c=wide[:, 1:513], k_pe=wide[:, 513:577], cache=cache, slot_mapping=slots)
+        return dataclasses.replace(
+            inputs, kv_c=wide[:, 1 : 1 + rank], k_pe=wide[:, 513:577], cache=cache, slot_mapping=slots
+        )
     starts = torch.zeros(1, dtype=torch.int64)
     return dataclasses.replace(
-        inputs, workspace=wide[:1, 1:577], cache=cache, workspace_starts=starts, seq_starts=starts
+        inputs,
+        workspace=wide[:1, 1 : 1 + rank + geometry.rope_dim],
+        cache=cache,
+        workspace_starts=starts,
+        seq_starts=starts,
     )
+
+
+def unaligned_cache(fmt, geometry):
+    """Two pages of two tokens at an address that 16 does not divide, their rows padded where rows may be."""
+    row_bytes, page_bytes = fmt.row_bytes(geometry), fmt.page_bytes(2, geometry)
+    if fmt.suffix_bytes:
+        pages = torch.zeros(4 + 2 * page_bytes, dtype=torch.uint8)[4:].view(2, page_bytes)
+        return pages[:, : 2 * row_bytes].unflatten(1, (2, row_bytes))
+    return torch.zeros(2, 3, row_bytes + 4, dtype=torch.uint8)[:, 1:, :row_bytes]
 
 
 def huge(operation, fmt):

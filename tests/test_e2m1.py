@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from dsmla_bench.kernels.formats.nvfp4_ds_mla import E2M1_VALUES, round_to_e2m1
+from dsmla_bench.kernels.formats.e2m1 import E2M1_VALUES, round_to_e2m1
 
 SCALES = np.arange(1, 127, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
 BLOCK = 65536 * 2

@@ -126,13 +126,13 @@ def test_tiles_and_buckets_account_for_every_value(known):
 
 
 def test_kernels_and_reference_give_the_same_values(device):
-    values = Synthetic("normal", 1.0, 5).block(0).to(torch.bfloat16).to(device)
     triton = load_providers({})["triton"]
-    for name in OURS:
-        fmt, scale = get_format(name), 0.3 if get_format(name).external_scale else None
-        expected, _ = Codec(fmt, Geometry(), device, None, scale)(values)
-        found, _ = Codec(fmt, Geometry(), device, triton, scale)(values)
-        assert torch.equal(found, expected), name
+    for fmt in all_formats():
+        geometry, scale = fmt.geometry or Geometry(), 0.3 if fmt.external_scale else None
+        values = Synthetic("normal", 1.0, 5, geometry=geometry).block(0).to(torch.bfloat16).to(device)
+        expected, _ = Codec(fmt, geometry, device, None, scale)(values)
+        found, _ = Codec(fmt, geometry, device, triton, scale)(values)
+        assert torch.equal(found, expected), fmt.key
 
 
 def test_a_provider_without_its_device_says_so(tmp_path):
@@ -393,6 +393,18 @@ def test_the_command_prints_plain_tables_and_leaves_a_run(cli, tmp_path):
     assert lines[-1].startswith("run: runs/")
     run = Run.load(tmp_path / lines[-1].removeprefix("run: "))
     assert len(run.table("errors")) == 6
+
+
+def test_report_knows_an_error_run(cli, attended, monkeypatch, capsys):
+    for arguments in (["--json"], []):
+        monkeypatch.setattr(sys, "argv", ["dsmla-bench", "report", str(attended.path), *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out = capsys.readouterr().out
+        assert not ended.value.code
+        assert (len(json.loads(out)["errors"]) == 18) if arguments else "attention, normal sigma=1" in out
+    assert "wrote " in out
+    assert "magnitude.png" in out
 
 
 def test_ctrl_c_keeps_finished_data_and_is_exit_code_130(cli, monkeypatch):

@@ -2,11 +2,22 @@
 
 import pytest
 import torch
+from caches import geometry_of
 
 from dsmla_bench.kernels.arch import KNOWN, Architecture
 from dsmla_bench.kernels.formats import Geometry, all_formats, get_format
 
-SIZES = {"bf16": 1152, "fp8": 576, "fp8_ds_mla": 656, "nvfp4_ds_mla": 352}
+SIZES = {
+    "bf16": 1152,
+    "fp8": 576,
+    "fp8_ds_mla": 656,
+    "nvfp4_ds_mla": 352,
+    "dsv4_584": 584,
+    "dsv41_mxfp8_528": 528,
+    "b12x_nvfp4_432": 432,
+    "sglang_nvfp4_416": 416,
+}
+PADDED_PAGES = {"dsv4_584": 37440}
 
 
 def hex_of(data: torch.Tensor) -> str:
@@ -30,11 +41,12 @@ def test_fields_fill_every_row_without_gap_or_overlap():
     """Case A14: 1152, 576, 656 and 352 bytes a token; 73 728, 36 864, 41 984 and 22 528 a page of 64."""
     for fmt in all_formats():
         end = 0
-        for field in fmt.fields(Geometry()):
+        geometry = geometry_of(fmt)
+        for field in fmt.fields(geometry):
             assert field.offset == end, f"{fmt.key}: gap before {field.name}"
             end = field.end
-        assert end == fmt.row_bytes() == SIZES[fmt.name]
-        assert fmt.page_bytes(64) == 64 * SIZES[fmt.name]
+        assert end == fmt.row_bytes(geometry) == SIZES[fmt.name]
+        assert fmt.page_bytes(64, geometry) == PADDED_PAGES.get(fmt.name, 64 * SIZES[fmt.name])
 
 
 def test_other_geometries_work_where_nothing_is_hard_wired_and_are_refused_elsewhere():

@@ -8,8 +8,9 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 from dsmla_bench.kernels.formats import numerics
+from dsmla_bench.kernels.formats.e2m1 import e2m1_from_fp32, fp32_from_e2m1
 from dsmla_bench.kernels.formats.fp8_ds_mla import pow2_scale
-from dsmla_bench.kernels.formats.nvfp4_ds_mla import e2m1_from_fp32, fp32_from_e2m1, scale_codes
+from dsmla_bench.kernels.formats.nvfp4_ds_mla import scale_codes
 from dsmla_bench.kernels.interpreter import is_interpreting
 
 ALL_BF16 = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(torch.bfloat16).float()

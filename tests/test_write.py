@@ -2,24 +2,24 @@
 
 import pytest
 import torch
+from caches import geometry_of, poisoned_cache, rows_in
 
 from dsmla_bench.kernels.formats import all_formats, get_format
 from dsmla_bench.kernels.operations.write import WriteInputs, concat_and_cache, reference
 
 EVERY_FORMAT = pytest.mark.parametrize("fmt", all_formats(), ids=lambda fmt: fmt.key)
+EVERY_ROW_FORMAT = pytest.mark.parametrize(
+    "fmt", [fmt for fmt in all_formats() if not fmt.suffix_bytes], ids=lambda fmt: fmt.key
+)
 ONES = {
     "nvfp4_ds_mla": [0x77] * 256 + [0x38] * 64 + [0x23] * 32,
     "fp8_ds_mla": [0x78] * 512 + [0x00, 0x00, 0x80, 0x3B] * 4 + [0x80, 0x3F] * 64,
 }
 
 
-def latents(count: int, device: torch.device, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    values = torch.randn(count, 576, generator=torch.Generator().manual_seed(seed)).bfloat16().to(device)
-    return values[:, :512].contiguous(), values[:, 512:].contiguous()
-
-
-def new_cache(fmt, blocks: int, block_size: int, device: torch.device) -> torch.Tensor:
-    return torch.full((blocks, block_size, fmt.row_bytes()), 0xAA, dtype=torch.uint8, device=device)
+def latents(count: int, device: torch.device, rank: int = 512) -> tuple[torch.Tensor, torch.Tensor]:
+    values = torch.randn(count, rank + 64, generator=torch.Generator().manual_seed(0)).bfloat16().to(device)
+    return values[:, :rank].contiguous(), values[:, rank:].contiguous()
 
 
 @pytest.mark.parametrize("write", ["kernel", "reference"])
@@ -27,7 +27,7 @@ def new_cache(fmt, blocks: int, block_size: int, device: torch.device) -> torch.
 def test_negative_slots_are_skipped_and_nothing_else_is_touched(device, key, untouched, write):
     """Case A9: slots 5, none, 0 and 63 of two blocks filled with 0xAA."""
     fmt = get_format(key)
-    cache = new_cache(fmt, 2, 64, device)
+    cache = poisoned_cache(fmt, 2, 64, device)
     slots = torch.tensor([5, -1, 0, 63], device=device)
     kv_c, k_pe = torch.ones(4, 512, device=device).bfloat16(), torch.ones(4, 64, device=device).bfloat16()
     if write == "kernel":
@@ -46,26 +46,28 @@ def test_negative_slots_are_skipped_and_nothing_else_is_touched(device, key, unt
 @pytest.mark.parametrize("slot_type", [torch.int32, torch.int64])
 def test_slots_of_both_types_any_negative_value_and_longer_latents(fmt, device, slot_type):
     """slot_mapping decides how many tokens there are: kv_c and k_pe may be padded for a captured graph."""
-    kv_c, k_pe = latents(9, device)
+    kv_c, k_pe = latents(9, device, geometry_of(fmt).kv_lora_rank)
     slots = torch.tensor([17, -7, 3, -(2**31), 0], dtype=slot_type, device=device)
-    cache = new_cache(fmt, 5, 4, device)
+    cache = poisoned_cache(fmt, 5, 4, device)
+    expected = rows_in(fmt, cache)
     concat_and_cache(fmt, kv_c, k_pe, cache, slots)
-    expected = new_cache(fmt, 5, 4, device).view(20, -1)
     expected[[17, 3, 0]] = fmt.quantize(kv_c[[0, 2, 4]], k_pe[[0, 2, 4]], None)
-    assert torch.equal(cache.view(20, -1), expected)
+    assert torch.equal(rows_in(fmt, cache), expected)
 
 
-@EVERY_FORMAT
+@EVERY_ROW_FORMAT
 def test_padded_pools_and_slices_of_a_wider_projection(fmt, device):
     """Strides beyond the contents: rows padded to 1 216 bytes, pages with a gap, latents out of a 2 112-wide tensor."""
+    geometry = geometry_of(fmt)
+    width, row_bytes = geometry.kv_lora_rank, fmt.row_bytes(geometry)
     projection = torch.randn(6, 2112, generator=torch.Generator().manual_seed(1)).bfloat16().to(device)
-    kv_c, k_pe = projection[:, 1536:2048], projection[:, 2048:]
+    kv_c, k_pe = projection[:, 2048 - width : 2048], projection[:, 2048:]
     pool = torch.full((3, 5, 1216), 0xAA, dtype=torch.uint8, device=device)
-    cache = pool[:, :4, : fmt.row_bytes()]
+    cache = pool[:, :4, :row_bytes]
     slots = torch.tensor([11, 2, 3, 4, 7, 0], device=device)
     concat_and_cache(fmt, kv_c, k_pe, cache, slots)
     expected = torch.full_like(pool, 0xAA)
-    expected[slots // 4, slots % 4, : fmt.row_bytes()] = fmt.quantize(kv_c, k_pe, None)
+    expected[slots // 4, slots % 4, :row_bytes] = fmt.quantize(kv_c, k_pe, None)
     assert torch.equal(pool, expected)
 
 
@@ -74,10 +76,10 @@ def test_padded_pools_and_slices_of_a_wider_projection(fmt, device):
 def test_latents_at_odd_addresses_and_strides(fmt, device, offset):
     """A slice that starts at an odd element of rows 577 wide: no 16-byte alignment to count on."""
     wide = torch.randn(5, 577 + offset, generator=torch.Generator().manual_seed(2)).bfloat16().to(device)
-    kv_c, k_pe = wide[:, offset : offset + 512], wide[:, offset + 512 : offset + 576]
-    cache = new_cache(fmt, 1, 8, device)
+    kv_c, k_pe = wide[:, offset : offset + geometry_of(fmt).kv_lora_rank], wide[:, offset + 512 : offset + 576]
+    cache = poisoned_cache(fmt, 1, 8, device)
     concat_and_cache(fmt, kv_c, k_pe, cache, torch.arange(5, device=device))
-    assert torch.equal(cache[0, :5], fmt.quantize(kv_c, k_pe, None))
+    assert torch.equal(rows_in(fmt, cache)[:5], fmt.quantize(kv_c, k_pe, None))
 
 
 @pytest.mark.parametrize("block_size", [1, 16, 48, 256])
@@ -86,7 +88,7 @@ def test_any_block_size(device, block_size):
     kv_c, k_pe = latents(7, device)
     blocks = 300 // block_size + 1
     slots = torch.randperm(blocks * block_size, generator=torch.Generator().manual_seed(3))[:7].to(device)
-    cache = new_cache(fmt, blocks, block_size, device)
+    cache = poisoned_cache(fmt, blocks, block_size, device)
     concat_and_cache(fmt, kv_c, k_pe, cache, slots)
     assert torch.equal(cache.view(-1, 352)[slots], fmt.quantize(kv_c, k_pe, None))
 
@@ -106,7 +108,7 @@ def test_other_geometries(device, key, rank, rope):
 
 def test_no_tokens_is_no_work(device):
     fmt = get_format("fp8_ds_mla")
-    cache = new_cache(fmt, 1, 4, device)
+    cache = poisoned_cache(fmt, 1, 4, device)
     kv_c, k_pe = latents(0, device)
     concat_and_cache(fmt, kv_c, k_pe, cache, torch.empty(0, dtype=torch.int64, device=device), check_values=True)
     assert bool((cache == 0xAA).all())
@@ -153,7 +155,7 @@ def test_what_cannot_be_right_is_refused_before_a_launch(change, message):
 def test_slots_beyond_the_cache_are_refused_on_request(device):
     fmt = get_format("bf16")
     kv_c, k_pe = latents(3, device)
-    cache = new_cache(fmt, 2, 4, device)
+    cache = poisoned_cache(fmt, 2, 4, device)
     with pytest.raises(ValueError, match=r"slot_mapping\[1\] is 8, but the cache has slots 0 to 7"):
         concat_and_cache(fmt, kv_c, k_pe, cache, torch.tensor([0, 8, -1], device=device), check_values=True)
     assert bool((cache == 0xAA).all())
@@ -166,4 +168,4 @@ def test_tensors_on_two_devices_are_refused(device):
     with pytest.raises(
         ValueError, match="one device, found kv_c on cuda:0, k_pe on cuda:0, cache on cuda:0, slot_mapping on cpu"
     ):
-        concat_and_cache(fmt, kv_c, k_pe, new_cache(fmt, 1, 4, device), torch.arange(1))
+        concat_and_cache(fmt, kv_c, k_pe, poisoned_cache(fmt, 1, 4, device), torch.arange(1))

@@ -28,7 +28,11 @@ PAGE_ORDERS = ("ordered", "shuffled")
 
 @dataclass(frozen=True)
 class Axes:
-    """What a sweep covers: every combination of these. ``formats`` holds keys such as ``fp8_ds_mla:pow2``."""
+    """What a sweep covers: every combination of these. ``formats`` holds keys such as ``fp8_ds_mla:pow2``.
+
+    Without a geometry (``kv_lora_rank`` and ``rope_dim``) every format is given the one that it stores, 512 + 64 where
+    it stores any.
+    """
 
     operations: tuple[str, ...]
     formats: tuple[str, ...]
@@ -38,8 +42,8 @@ class Axes:
     page_orders: tuple[str, ...] = PAGE_ORDERS
     requests: int = DEFAULT_REQUESTS
     l2_states: tuple[str, ...] = ("cold",)
-    kv_lora_rank: int = 512
-    rope_dim: int = 64
+    kv_lora_rank: int | None = None
+    rope_dim: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("tokens", "block_sizes"):
@@ -62,6 +66,7 @@ def expand(axes: Axes, arch: Architecture) -> list[Case]:
     cases = []
     for operation, key, shape, provider in product(axes.operations, axes.formats, list(shapes), axes.providers):
         fmt = get_format(key)
+        geometry = fmt.geometry or Geometry()
         block_size, page_order, tokens, l2_state = shape
         cases.append(
             Case(
@@ -75,8 +80,8 @@ def expand(axes: Axes, arch: Architecture) -> list[Case]:
                 block_size=block_size,
                 page_order=page_order,
                 l2_state=l2_state,
-                kv_lora_rank=axes.kv_lora_rank,
-                rope_dim=axes.rope_dim,
+                kv_lora_rank=geometry.kv_lora_rank if axes.kv_lora_rank is None else axes.kv_lora_rank,
+                rope_dim=geometry.rope_dim if axes.rope_dim is None else axes.rope_dim,
             )
         )
     return cases

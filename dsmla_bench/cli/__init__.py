@@ -15,7 +15,7 @@ import warnings
 import typer
 
 from dsmla_bench import __version__
-from dsmla_bench.cli import about, compile, demo, formats, kernels, report, selftest
+from dsmla_bench.cli import about, compile, demo, error, formats, kernels, report, selftest
 from dsmla_bench.cli.common import ExitCode
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app = typer.Typer(
 )
 app.command("kernels")(kernels.kernels)
 app.command("compile")(compile.compile_kernels)
+app.command("error")(error.error)
 app.command("report")(report.report)
 app.command("formats")(formats.formats)
 app.command("list")(about.list_axes)

@@ -43,7 +43,8 @@ def list_axes(
         print_json({"arch": target.name, "tokens": DEFAULT_TOKENS, "page_orders": PAGE_ORDERS, "cases": usable})
         return
     lines = ["operations"] + [f"  {op.name:<18}{op.summary}" for op in all_operations()]
-    lines += ["formats"] + [f"  {fmt.key:<22}{fmt.summary}" for fmt in all_formats()]
+    widest = max(len(fmt.key) for fmt in all_formats())
+    lines += ["formats"] + [f"  {fmt.key:<{widest}}  {fmt.summary}" for fmt in all_formats()]
     lines += ["providers"] + [f"  {name:<18}{provider.summary}" for name, provider in providers.items()]
     lines += [f"tokens        {', '.join(map(str, DEFAULT_TOKENS))}", f"page orders   {', '.join(PAGE_ORDERS)}"]
     print_text("\n".join([*lines, f"on {target.label}", *_reasons(usable)]))

@@ -43,6 +43,7 @@ def describe(fmt: CacheFormat, block_size: int) -> dict[str, Any]:
         "format": fmt.name,
         "revision": fmt.revision,
         "default": fmt.default,
+        "lab": fmt.lab,
         "bytes_per_token": fmt.row_bytes(geometry),
         "bytes_per_page": fmt.page_bytes(block_size, geometry),
         "ratio_to_bf16": get_format("bf16").row_bytes(geometry) / fmt.row_bytes(geometry),
@@ -64,7 +65,7 @@ def describe(fmt: CacheFormat, block_size: int) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]], block_size: int) -> str:
-    """The formats as aligned text."""
+    """The formats as aligned text, those of the lab under a heading of their own."""
     heads = [
         "format",
         "revision",
@@ -92,12 +93,16 @@ def table(rows: list[dict[str, Any]], block_size: int) -> str:
         )
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     right = {2, 3, 4}
-    return "\n".join(
+    aligned = [
         "  ".join(
             cell.rjust(w) if c in right else cell.ljust(w) for c, (cell, w) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in lines
-    )
+    ]
+    swept = 1 + sum(not row["lab"] for row in rows)
+    if swept < len(aligned):
+        aligned[swept:swept] = ["", "In the lab, swept when named with --formats:"]
+    return "\n".join(aligned)
 
 
 def _where(conversion: dict[str, str | None]) -> str:
@@ -127,4 +132,16 @@ def byte_map(fmt: CacheFormat) -> str:
         for f in fields
     ]
     head = f"{fmt.key}: {total} bytes per token ({fmt.summary})"
-    return "\n".join([head, "", offsets, rule, names, rule, "", *details])
+    return "\n".join([head, "", offsets, rule, names, rule, "", *details, *_page_rules(fmt)])
+
+
+def _page_rules(fmt: CacheFormat) -> list[str]:
+    """What makes a page other than its rows one after another, in lines below a byte map."""
+    rules = []
+    if fmt.suffix_bytes:
+        rules.append(
+            f"the last {fmt.suffix_bytes} bytes of all rows of a page lie together, behind the rest of the rows"
+        )
+    if fmt.page_alignment > 1:
+        rules.append(f"pages are padded to a multiple of {fmt.page_alignment} bytes")
+    return ["", *(f"  {rule}" for rule in rules)] if rules else []

@@ -32,7 +32,7 @@ def kernels(
         str | None, typer.Option("--operations", "--ops", help="Operations, e.g. write,gather. Default: all.")
     ] = None,
     formats: Annotated[
-        str | None, typer.Option(help="Formats, e.g. bf16,fp8_ds_mla:amax448. Default: all, in their default revision.")
+        str | None, typer.Option(help="Formats, e.g. bf16,fp8_ds_mla:amax448. Default: all but the lab's.")
     ] = None,
     providers: Annotated[str | None, typer.Option(help="Providers, e.g. triton,vllm. Default: all.")] = None,
     tokens: Annotated[str, typer.Option(help="Tokens per launch.")] = "1,16,128,1024,8192,65536",

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dsmla_bench.cli.common import print_run, print_text
+from dsmla_bench.cli.error import print_error_run
 
 
 def report(
@@ -19,11 +20,13 @@ def report(
 
     Examples: dsmla-bench report; dsmla-bench report runs/20261129T120000-abc123 --out report
     """
+    from dsmla_bench.reports.error_report import is_error_run, write_error_report
     from dsmla_bench.reports.report import write_report
     from dsmla_bench.results import Run, latest_run
 
     loaded = Run.load(run or latest_run(Path("runs")))
-    written = [] if as_json else write_report(loaded, out)
-    print_run(loaded, as_json=as_json)
+    of_errors = is_error_run(loaded)
+    written = [] if as_json else (write_error_report if of_errors else write_report)(loaded, out)
+    (print_error_run if of_errors else print_run)(loaded, as_json=as_json)
     for path in written:
         print_text(f"wrote {path}")

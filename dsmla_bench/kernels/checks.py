@@ -7,9 +7,11 @@ request.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
-from dsmla_bench.kernels.formats import CacheFormat, Geometry
+from dsmla_bench.kernels.formats import CacheFormat, Geometry, all_formats
 
 INDEX_TYPES = (torch.int32, torch.int64)
 
@@ -37,7 +39,8 @@ def check_index(
 def check_cache(fmt: CacheFormat, cache: torch.Tensor, geometry: Geometry) -> None:
     """A paged cache uint8 [blocks, block_size, row_bytes]: right width, rows apart, items naturally aligned.
 
-    Rows and pages may be padded: their strides may exceed their contents.
+    Rows and pages may be padded: their strides may exceed their contents. Not so the rows of a format whose pages end
+    in a suffix, which only the page as a whole is made of; and its pages begin where the format's alignment says.
     """
     fmt.require(geometry)
     row_bytes, alignment = fmt.row_bytes(geometry), fmt.alignment(geometry)
@@ -53,9 +56,28 @@ def check_cache(fmt: CacheFormat, cache: torch.Tensor, geometry: Geometry) -> No
         )
     if cache.shape[0] > 1 and page_stride < (cache.shape[1] - 1) * row_stride + row_bytes:
         raise ValueError(f"cache pages of {fmt.name} must not overlap, found strides {cache.stride()}")
+    if fmt.suffix_bytes and cache.shape[1] > 1 and row_stride != row_bytes:
+        raise ValueError(
+            f"cache rows of {fmt.name} cannot be padded, as pages end in a suffix; row stride must be {row_bytes}, "
+            f"found {row_stride}"
+        )
+    if cache.shape[0] > 1 and page_stride % fmt.page_alignment:
+        raise ValueError(
+            f"cache page stride of {fmt.name} must be a multiple of {fmt.page_alignment} bytes, found {page_stride}"
+        )
     for name, value in (("address", cache.data_ptr()), ("page stride", page_stride), ("row stride", row_stride)):
         if value % alignment:
             raise ValueError(f"cache {name} of {fmt.name} must be a multiple of {alignment} bytes, found {value}")
+
+
+def fitting(width: int, geometry: Geometry, size: Callable[[CacheFormat, Geometry], int]) -> str:
+    """In words, the formats whose ``size`` (of a row or page) is ``width`` bytes, for messages about a wrong one."""
+    fits = [
+        fmt.key if fmt.geometry in (None, geometry) else f"{fmt.key} ({fmt.geometry})"
+        for fmt in all_formats()
+        if size(fmt, fmt.geometry or geometry) == width
+    ]
+    return f"{width} bytes fit {', '.join(fits)}; say which" if fits else f"{width} bytes fit no known format"
 
 
 def check_scale(fmt: CacheFormat, scale: torch.Tensor | None) -> None:

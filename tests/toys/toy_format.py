@@ -29,7 +29,9 @@ def dequantize(rows, geometry, scale=None):
 
 
 @triton.jit
-def encode(kv_c, k_pe, scale, row_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr):
+def encode(
+    kv_c, k_pe, scale, row_ptr, suffix_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr
+):
     values_ptr = row_ptr.to(tl.pointer_type(tl.bfloat16), bitcast=True)
     nope = tl.arange(0, kv_c.shape[1])
     rope = tl.arange(0, k_pe.shape[1])
@@ -40,6 +42,7 @@ def encode(kv_c, k_pe, scale, row_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DI
 @triton.jit
 def decode(
     row_ptr,
+    suffix_ptr,
     mask,
     scale,
     KV_LORA_RANK: tl.constexpr,
@@ -57,7 +60,7 @@ def decode(
 
 @triton.jit
 def encode_in_wrong_order(
-    kv_c, k_pe, scale, row_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr
+    kv_c, k_pe, scale, row_ptr, suffix_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr
 ):
     values_ptr = row_ptr.to(tl.pointer_type(tl.bfloat16), bitcast=True)
     nope = tl.arange(0, kv_c.shape[1])
@@ -68,7 +71,7 @@ def encode_in_wrong_order(
 
 @triton.jit
 def encode_that_does_not_compile(
-    kv_c, k_pe, scale, row_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr
+    kv_c, k_pe, scale, row_ptr, suffix_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr
 ):
     tl.store(row_ptr[:, None] + tl.arange(0, 100), kv_c, mask[:, None])  # 100 is no power of two
 

@@ -9,25 +9,26 @@ import triton
 import triton.language as tl
 from toy_format import TOY, encode
 
+from dsmla_bench.kernels.formats.e2m1 import pack_e2m1
 from dsmla_bench.kernels.formats.numerics import decode_e4m3, encode_e4m3, per_tile, tile_amax, within
-from dsmla_bench.kernels.formats.nvfp4_ds_mla import FORMATS, pack_e2m1, scale_offsets
+from dsmla_bench.kernels.formats.nvfp4_ds_mla import FORMATS, scale_offsets
 
 
 @triton.jit
 def encode_spilling(
-    kv_c, k_pe, scale, row_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr
+    kv_c, k_pe, scale, row_ptr, suffix_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr
 ):
     """Carries eight floats for every value through a loop: more than there are registers."""
     held = kv_c.to(tl.float32)[:, :, None] + tl.arange(0, 8)[None, None, :]
     for _ in range(tl.sum(mask.to(tl.int32))):
         held = held * held + 0.5
     kv_c = (kv_c.to(tl.float32) + tl.sum(tl.minimum(held, 0.0), axis=2) * 0.0).to(tl.bfloat16)
-    encode(kv_c, k_pe, scale, row_ptr, mask, KV_LORA_RANK, ROPE_DIM, ARCH)
+    encode(kv_c, k_pe, scale, row_ptr, suffix_ptr, mask, KV_LORA_RANK, ROPE_DIM, ARCH)
 
 
 @triton.jit
 def encode_by_16_bits(
-    kv_c, k_pe, scale, row_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr
+    kv_c, k_pe, scale, row_ptr, suffix_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr
 ):
     """Stores even and odd values apart, so that no two neighbours go by one instruction."""
     values_ptr = row_ptr.to(tl.pointer_type(tl.bfloat16), bitcast=True)
@@ -51,14 +52,14 @@ def encode_nvfp4(kv_c, k_pe, row_ptr, mask, NATIVE: tl.constexpr):
 
 @triton.jit
 def encode_native(
-    kv_c, k_pe, scale, row_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr
+    kv_c, k_pe, scale, row_ptr, suffix_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr
 ):
     encode_nvfp4(kv_c, k_pe, row_ptr, mask, ARCH >= 100)
 
 
 @triton.jit
 def encode_without_native(
-    kv_c, k_pe, scale, row_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr
+    kv_c, k_pe, scale, row_ptr, suffix_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr
 ):
     encode_nvfp4(kv_c, k_pe, row_ptr, mask, False)
 

@@ -13,12 +13,22 @@ A row holds what one token leaves in the cache: the latent ``kv_c`` (NoPE, ``kv_
 element for formats whose scale lives outside the cache and is ignored by the others. The Triton pair does the same to a
 block of tokens in registers:
 
-    encode(kv_c [T, NOPE_BLOCK], k_pe [T, ROPE_BLOCK], scale, row_ptr [T], mask [T], KV_LORA_RANK, ROPE_DIM, ARCH)
-    decode(row_ptr [T], mask [T], scale, KV_LORA_RANK, ROPE_DIM, NOPE_BLOCK, ROPE_BLOCK) -> kv_c, k_pe in bf16
+    encode(kv_c [T, NOPE_BLOCK], k_pe [T, ROPE_BLOCK], scale, row_ptr [T], suffix_ptr [T], mask [T],
+           KV_LORA_RANK, ROPE_DIM, ARCH)
+    decode(row_ptr [T], suffix_ptr [T], mask [T], scale, KV_LORA_RANK, ROPE_DIM, NOPE_BLOCK, ROPE_BLOCK)
+        -> kv_c, k_pe in bf16
 
 ``NOPE_BLOCK`` and ``ROPE_BLOCK`` are the widths rounded up to a power of two. Columns past the width hold zeros on the
 way in and may hold anything on the way out. ``row_ptr`` points to the first byte of each row; ``mask`` is false for
 tokens without a row. ``ARCH`` is the target's compute capability times ten (90, 100, …), 0 in the interpreter.
+
+In most formats a page is its rows, one after another. Some keep the last ``suffix_bytes`` of every row together at the
+end of the page instead, and some round pages up to a multiple of ``page_alignment``:
+
+    page of n tokens = n · (row_bytes - suffix_bytes), then n · suffix_bytes, then padding that is never touched
+
+What ``quantize`` returns is the row put together, suffix last; ``row_ptr`` points to its first part in the page and
+``suffix_ptr`` to its suffix. Formats without a suffix leave ``suffix_ptr`` alone, and no instruction computes it.
 """
 
 from __future__ import annotations
@@ -90,6 +100,9 @@ class CacheFormat:
     geometry         the only geometry it can store, or None when it stores any
     external_scale   whether one fp32 scale per layer lives outside the cache
     conversion       for an architecture: "native", "emulated", "none" (needs none), or None when it cannot be compiled
+    suffix_bytes     how many of a row's last bytes lie at the end of its page
+    page_alignment   bytes that a page is rounded up to a multiple of
+    lab              whether it is here for comparison: swept when it is named, not by default
     """
 
     name: str
@@ -104,6 +117,9 @@ class CacheFormat:
     default: bool = True
     geometry: Geometry | None = None
     external_scale: bool = False
+    suffix_bytes: int = 0
+    page_alignment: int = 1
+    lab: bool = False
 
     @property
     def key(self) -> str:
@@ -123,8 +139,8 @@ class CacheFormat:
         return self.fields(geometry)[-1].end
 
     def page_bytes(self, block_size: int, geometry: Geometry = Geometry()) -> int:
-        """Bytes of a page of ``block_size`` tokens."""
-        return block_size * self.row_bytes(geometry)
+        """Bytes of a page of ``block_size`` tokens, padding included."""
+        return -(-block_size * self.row_bytes(geometry) // self.page_alignment) * self.page_alignment
 
     def alignment(self, geometry: Geometry = Geometry()) -> int:
         """Bytes that row addresses must be a multiple of, so that every item is naturally aligned."""

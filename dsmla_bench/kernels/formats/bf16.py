@@ -12,7 +12,7 @@ import triton.language as tl
 
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats.base import CacheFormat, Field, Geometry
-from dsmla_bench.kernels.formats.numerics import bf16_from_fp32, bytes_of, within
+from dsmla_bench.kernels.formats.numerics import bytes_of, rounded_to_bf16, within
 
 
 def fields(geometry: Geometry) -> tuple[Field, ...]:
@@ -23,7 +23,7 @@ def fields(geometry: Geometry) -> tuple[Field, ...]:
 
 def quantize(kv_c: torch.Tensor, k_pe: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
     """kv_c [T, n], k_pe [T, r] → rows uint8 [T, 2 (n + r)]."""
-    return torch.cat([bytes_of(_bf16(kv_c)), bytes_of(_bf16(k_pe))], dim=-1)
+    return torch.cat([bytes_of(rounded_to_bf16(kv_c)), bytes_of(rounded_to_bf16(k_pe))], dim=-1)
 
 
 def dequantize(
@@ -34,12 +34,10 @@ def dequantize(
     return values[:, : geometry.kv_lora_rank], values[:, geometry.kv_lora_rank :]
 
 
-def _bf16(values: torch.Tensor) -> torch.Tensor:
-    return values if values.dtype == torch.bfloat16 else bf16_from_fp32(values)
-
-
 @triton.jit
-def encode(kv_c, k_pe, scale, row_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr):
+def encode(
+    kv_c, k_pe, scale, row_ptr, suffix_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr
+):
     """Store a block of tokens; see ``formats.base``."""
     values_ptr = row_ptr.to(tl.pointer_type(tl.bfloat16), bitcast=True)
     nope = tl.arange(0, kv_c.shape[1])
@@ -52,6 +50,7 @@ def encode(kv_c, k_pe, scale, row_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DI
 @triton.jit
 def decode(
     row_ptr,
+    suffix_ptr,
     mask,
     scale,
     KV_LORA_RANK: tl.constexpr,

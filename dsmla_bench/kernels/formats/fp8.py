@@ -45,7 +45,9 @@ def dequantize(
 
 
 @triton.jit
-def encode(kv_c, k_pe, scale, row_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr):
+def encode(
+    kv_c, k_pe, scale, row_ptr, suffix_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr
+):
     """Store a block of tokens; see ``formats.base``."""
     nope = tl.arange(0, kv_c.shape[1])
     codes = encode_e4m3(tl.div_rn(kv_c.to(tl.float32), scale))
@@ -59,6 +61,7 @@ def encode(kv_c, k_pe, scale, row_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DI
 @triton.jit
 def decode(
     row_ptr,
+    suffix_ptr,
     mask,
     scale,
     KV_LORA_RANK: tl.constexpr,

@@ -28,13 +28,17 @@ from dsmla_bench.kernels.formats.numerics import (
     amax_of_tiles,
     bf16_from_fp32,
     bytes_of,
+    ceil_pow2,
+    ceil_pow2_bits,
     decode_e4m3,
     divide,
     e4m3_from_fp32,
     encode_e4m3,
     fp32_from_e4m3,
+    inverse_pow2,
     map_tiles,
     per_tile,
+    rounded_to_bf16,
     tile_amax,
 )
 
@@ -50,12 +54,8 @@ FIELDS = (
 
 
 def pow2_scale(amax: torch.Tensor) -> torch.Tensor:
-    """fp32 amax → the smallest power of two that is at least max(amax / 448, 1e-4); an infinity stays one.
-
-    Adding the mantissa mask carries into the exponent exactly when a mantissa bit is set: ceil(log2) without log2.
-    """
-    bits = divide(amax, 448.0).clamp(min=POW2_FLOOR).view(torch.int32)
-    return ((bits + 0x7FFFFF) & 0x7F800000).view(torch.float32)
+    """fp32 amax → the smallest power of two that is at least max(amax / 448, 1e-4); an infinity stays one."""
+    return ceil_pow2(divide(amax, 448.0).clamp(min=POW2_FLOOR))
 
 
 def amax448_scale(amax: torch.Tensor) -> torch.Tensor:
@@ -69,8 +69,7 @@ def quantize(kv_c: torch.Tensor, k_pe: torch.Tensor, scale: torch.Tensor | None 
     amax = amax_of_tiles(values, TILE)
     scales = pow2_scale(amax) if pow2 else amax448_scale(amax)
     codes = e4m3_from_fp32(map_tiles(torch.divide, values, scales))
-    rope = k_pe if k_pe.dtype == torch.bfloat16 else bf16_from_fp32(k_pe)
-    return torch.cat([codes, bytes_of(scales), bytes_of(rope)], dim=-1)
+    return torch.cat([codes, bytes_of(scales), bytes_of(rounded_to_bf16(k_pe))], dim=-1)
 
 
 def dequantize(
@@ -84,21 +83,18 @@ def dequantize(
 
 @triton.jit
 def encode_pow2(
-    kv_c, k_pe, scale, row_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr
+    kv_c, k_pe, scale, row_ptr, suffix_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr
 ):
     """Store a block of tokens, revision pow2; see ``formats.base``."""
     values = kv_c.to(tl.float32)
-    bits = tl.maximum(tl.div_rn(tile_amax(values, 4, 128), 448.0), 1e-4).to(tl.int32, bitcast=True)
-    bits = (bits + 0x7FFFFF) & 0x7F800000
-    # x / 2^k is x · 2^-k to the bit. The reciprocal of an infinite scale is 0, as the division would have it.
-    inverse = tl.where(bits == 0x7F800000, 0, 0x7F000000 - bits).to(tl.float32, bitcast=True)
-    codes = encode_e4m3(values * per_tile(inverse, 128))
+    bits = ceil_pow2_bits(tl.maximum(tl.div_rn(tile_amax(values, 4, 128), 448.0), 1e-4))
+    codes = encode_e4m3(values * per_tile(inverse_pow2(bits), 128))
     _store(codes, bits.to(tl.float32, bitcast=True), k_pe, row_ptr, mask)
 
 
 @triton.jit
 def encode_amax448(
-    kv_c, k_pe, scale, row_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr
+    kv_c, k_pe, scale, row_ptr, suffix_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr
 ):
     """Store a block of tokens, revision amax448; see ``formats.base``."""
     values = kv_c.to(tl.float32)
@@ -119,6 +115,7 @@ def _store(codes, scales, k_pe, row_ptr, mask):
 @triton.jit
 def decode(
     row_ptr,
+    suffix_ptr,
     mask,
     scale,
     KV_LORA_RANK: tl.constexpr,

@@ -5,6 +5,7 @@ The rules, of NVIDIA's conversion instructions (PTX ISA, ``cvt`` with ``.rn.satf
 * e4m3: round to nearest, ties to even; beyond ±448 and for ±Inf the result is ±448 (0x7E, 0xFE); NaN becomes 0x7F.
 * e2m1: magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6; ties to the even code; beyond ±6 and for ±Inf ±6; NaN becomes +6 (0x7).
 * bf16: NaN becomes 0x7FFF.
+* ue8m0: byte b is 2^(b - 127), and 255 is NaN (OCP Microscaling Formats 1.0).
 
 The torch side clamps before it converts, because what ``.to(torch.float8_e4m3fn)`` does beyond 448 has changed between
 releases, and divides by tensors, because torch on CUDA divides by a Python number through its rounded reciprocal.
@@ -45,6 +46,37 @@ def bf16_from_fp32(values: torch.Tensor) -> torch.Tensor:
     return bits.masked_fill_(values.isnan(), BF16_NAN).view(torch.bfloat16)
 
 
+def rounded_to_bf16(values: torch.Tensor) -> torch.Tensor:
+    """bf16 or fp32 of any shape → bf16: what is bf16 already keeps every bit."""
+    return values if values.dtype == torch.bfloat16 else bf16_from_fp32(values)
+
+
+def ceil_pow2(values: torch.Tensor) -> torch.Tensor:
+    """Positive normal fp32 of any shape → the smallest power of two that is at least as large; an infinity stays one.
+
+    Adding the mantissa mask carries into the exponent exactly when a mantissa bit is set: ceil(log2) without log2.
+    """
+    return ((values.view(torch.int32) + 0x7FFFFF) & 0x7F800000).view(torch.float32)
+
+
+def mx_scale(amax: torch.Tensor) -> torch.Tensor:
+    """fp32 amax of any shape → 2^ceil(log2(max(amax, 1e-4) / 448)), the scale of DeepSeek-V4's e4m3 tiles."""
+    return ceil_pow2(divide(amax.clamp(min=1e-4), E4M3_MAX))
+
+
+def ue8m0_from_pow2(values: torch.Tensor) -> torch.Tensor:
+    """fp32 powers of two from 2^-126 on, of any shape → ue8m0 bytes (uint8); an infinity becomes 255."""
+    return (values.view(torch.int32) >> 23).to(torch.uint8)
+
+
+def fp32_from_ue8m0(codes: torch.Tensor) -> torch.Tensor:
+    """ue8m0 bytes (uint8) of any shape → fp32, exact: byte 0 is the subnormal 2^-127."""
+    bits = codes.to(torch.int32) << 23
+    bits.masked_fill_(codes == 0, 0x00400000)
+    bits.masked_fill_(codes == 255, 0x7FC00000)
+    return bits.view(torch.float32)
+
+
 def bytes_of(values: torch.Tensor) -> torch.Tensor:
     """The bytes of a [T, n] tensor of any dtype as uint8 [T, n · itemsize]."""
     return values.contiguous().view(torch.uint8)
@@ -74,6 +106,32 @@ def encode_e4m3(values):
 def decode_e4m3(codes):
     """e4m3 bytes (uint8) → fp32, exact."""
     return codes.to(tl.float8e4nv, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def ceil_pow2_bits(values):
+    """Positive normal fp32 block → the bits (int32) of ``ceil_pow2``, whose exponent field is the ue8m0 byte."""
+    return (values.to(tl.int32, bitcast=True) + 0x7FFFFF) & 0x7F800000
+
+
+@triton.jit
+def mx_scale_bits(amax):
+    """fp32 amax block → the bits (int32) of ``mx_scale``."""
+    return ceil_pow2_bits(tl.div_rn(tl.maximum(amax, 1e-4), 448.0))
+
+
+@triton.jit
+def inverse_pow2(bits):
+    """Bits of 2^k, k up to 126 (int32) → fp32 2^-k, 0 for an infinity: x / 2^k is x · 2^-k to the bit."""
+    return tl.where(bits == 0x7F800000, 0, 0x7F000000 - bits).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def decode_ue8m0(codes):
+    """ue8m0 bytes (uint8) → fp32, exact."""
+    bits = codes.to(tl.int32) << 23
+    bits = tl.where(bits == 0, 0x00400000, tl.where(bits == 0x7F800000, 0x7FC00000, bits))
+    return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -15,7 +15,7 @@ differ in sf:
 NaN does not count in amax and is stored as +6; an infinity makes sf 448 and is stored as ±6.
 
 On sm_100 and later the e2m1 rounding is one instruction for two values; elsewhere, and in the interpreter, integer
-arithmetic gives the same codes (``round_to_e2m1``).
+arithmetic gives the same codes (``e2m1.round_to_e2m1``).
 """
 
 from __future__ import annotations
@@ -26,8 +26,16 @@ import torch
 import triton
 import triton.language as tl
 
-from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats.base import CacheFormat, Field, Geometry
+from dsmla_bench.kernels.formats.e2m1 import (
+    decode_e2m1,
+    e2m1_conversion,
+    e2m1_from_fp32,
+    fp32_from_e2m1,
+    pack_e2m1,
+    packed_nibbles,
+    unpacked_nibbles,
+)
 from dsmla_bench.kernels.formats.numerics import (
     amax_of_tiles,
     bf16_from_fp32,
@@ -43,43 +51,11 @@ from dsmla_bench.kernels.formats.numerics import (
 
 TILE = 16
 SCALE_FLOOR = 2.0**-9
-E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-E2M1_MIDPOINTS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 FIELDS = (
     Field("NoPE", "e2m1", 0, 512, order="even value in the low nibble"),
     Field("RoPE", "e4m3", 256, 64),
     Field("scales", "e4m3", 320, 32, order="tile s at 8 (s & 3) + (s >> 2)"),
 )
-
-
-@functools.cache
-def _e2m1_bounds(device: torch.device) -> torch.Tensor:
-    """Beyond which magnitudes the next code begins, fp32 [7]: the midpoints, a step lower where a tie goes up."""
-    midpoints = torch.tensor(E2M1_MIDPOINTS)
-    midpoints[1::2] = midpoints[1::2].nextafter(torch.zeros(()))
-    return midpoints.to(device)
-
-
-@functools.cache
-def _e2m1_values(device: torch.device) -> torch.Tensor:
-    """The value of every code, fp32 [16]."""
-    return torch.tensor([*E2M1_VALUES, *(-value for value in E2M1_VALUES)], device=device)
-
-
-def e2m1_from_fp32(values: torch.Tensor) -> torch.Tensor:
-    """fp32 of any shape → e2m1 codes 0..15 (uint8): nearest, ties to even code, saturating; NaN is 7.
-
-    A magnitude's code is the number of midpoints below it. One on a midpoint takes the even code, which is the upper
-    one at every second midpoint.
-    """
-    codes = torch.bucketize(values.abs(), _e2m1_bounds(values.device), out_int32=True).to(torch.uint8)
-    codes |= values.signbit() * 8
-    return codes.masked_fill_(values.isnan(), 7)
-
-
-def fp32_from_e2m1(codes: torch.Tensor) -> torch.Tensor:
-    """e2m1 codes 0..15 (uint8) of any shape → fp32, exact."""
-    return _e2m1_values(codes.device)[codes.int()]
 
 
 def permute_scales(scales: torch.Tensor) -> torch.Tensor:
@@ -108,54 +84,16 @@ def quantize(
     values = kv_c.float()
     scales = scale_codes(amax_of_tiles(values, TILE), round_up=round_up)
     codes = e2m1_from_fp32(map_tiles(torch.multiply, values, fp32_from_e4m3(scales).reciprocal()))
-    packed = codes[:, 0::2] | codes[:, 1::2] << 4
-    return torch.cat([packed, e4m3_from_fp32(k_pe.float()), permute_scales(scales)], dim=-1)
+    return torch.cat([packed_nibbles(codes), e4m3_from_fp32(k_pe.float()), permute_scales(scales)], dim=-1)
 
 
 def dequantize(
     rows: torch.Tensor, geometry: Geometry = Geometry(), scale: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """rows uint8 [T, 352] → kv_c bf16 [T, 512], k_pe bf16 [T, 64]; no value is rounded."""
-    packed = rows[:, :256]
-    codes = torch.stack([packed & 0xF, packed >> 4], dim=-1).flatten(1)
     scales = unpermute_scales(rows[:, 320:])
-    kv_c = map_tiles(torch.multiply, fp32_from_e2m1(codes), fp32_from_e4m3(scales))
+    kv_c = map_tiles(torch.multiply, fp32_from_e2m1(unpacked_nibbles(rows[:, :256])), fp32_from_e4m3(scales))
     return bf16_from_fp32(kv_c), bf16_from_fp32(fp32_from_e4m3(rows[:, 256:320].contiguous()))
-
-
-@triton.jit
-def round_to_e2m1(values):
-    """fp32 block → e2m1 codes 0..15 (int32), for targets without the conversion instruction.
-
-    Adding 2^22 to a magnitude below 2 rounds it to a multiple of 0.5, half to even, in the sum's low bits; 2^23 does so
-    to multiples of 1 below 4, and 2^24 to multiples of 2 beyond. Those are e2m1's steps, and its codes count them.
-    """
-    magnitude = tl.abs(values)
-    magnitude = tl.where(magnitude < 6.0, magnitude, 6.0)
-    binade = tl.maximum(magnitude.to(tl.int32, bitcast=True) >> 23, 127)
-    anchor = (binade + 22) << 23
-    total = (magnitude + anchor.to(tl.float32, bitcast=True)).to(tl.int32, bitcast=True)
-    code = total - anchor + 2 * (binade - 127)
-    sign = (values.to(tl.int32, bitcast=True) >> 28) & 8
-    return tl.where(values == values, code | sign, 7)
-
-
-@triton.jit
-def pack_e2m1(values, NATIVE: tl.constexpr):
-    """fp32 [T, 512] → bytes [T, 256] (uint8), the even value in the low nibble."""
-    low, high = tl.split(tl.reshape(values, (values.shape[0], values.shape[1] // 2, 2)))
-    if NATIVE:
-        packed = tl.inline_asm_elementwise(
-            "{ .reg .b8 pair; cvt.rn.satfinite.e2m1x2.f32 pair, $1, $2; cvt.u32.u8 $0, pair; }",
-            "=r,f,f",
-            [high, low],
-            dtype=tl.int32,
-            is_pure=True,
-            pack=1,
-        )
-    else:
-        packed = round_to_e2m1(low) | (round_to_e2m1(high) << 4)
-    return packed.to(tl.uint8)
 
 
 @triton.jit
@@ -181,6 +119,7 @@ def encode(
     k_pe,
     scale,
     row_ptr,
+    suffix_ptr,
     mask,
     KV_LORA_RANK: tl.constexpr,
     ROPE_DIM: tl.constexpr,
@@ -202,31 +141,25 @@ def encode(
 
 
 @triton.jit
-def encode_rn(kv_c, k_pe, scale, row_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr):
+def encode_rn(
+    kv_c, k_pe, scale, row_ptr, suffix_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr
+):
     """Store a block of tokens, revision rn; see ``formats.base``."""
-    encode(kv_c, k_pe, scale, row_ptr, mask, KV_LORA_RANK, ROPE_DIM, ARCH, False)
+    encode(kv_c, k_pe, scale, row_ptr, suffix_ptr, mask, KV_LORA_RANK, ROPE_DIM, ARCH, False)
 
 
 @triton.jit
-def encode_up(kv_c, k_pe, scale, row_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr):
+def encode_up(
+    kv_c, k_pe, scale, row_ptr, suffix_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr
+):
     """Store a block of tokens, revision up; see ``formats.base``."""
-    encode(kv_c, k_pe, scale, row_ptr, mask, KV_LORA_RANK, ROPE_DIM, ARCH, True)
-
-
-@triton.jit
-def e2m1_magnitude(codes):
-    """e2m1 codes 0..15 (int32) → signed fp32.
-
-    The three low bits are an exponent and a mantissa bit; placed at the top of a half's fields they read 2^-14 too
-    small, e2m1's subnormal 0.5 included.
-    """
-    bits = ((codes & 7) << 9) | ((codes & 8) << 12)
-    return bits.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32) * 16384.0
+    encode(kv_c, k_pe, scale, row_ptr, suffix_ptr, mask, KV_LORA_RANK, ROPE_DIM, ARCH, True)
 
 
 @triton.jit
 def decode(
     row_ptr,
+    suffix_ptr,
     mask,
     scale,
     KV_LORA_RANK: tl.constexpr,
@@ -235,18 +168,11 @@ def decode(
     ROPE_BLOCK: tl.constexpr,
 ):
     """Load a block of tokens; see ``formats.base``."""
-    packed = tl.load(row_ptr[:, None] + tl.arange(0, 256), mask[:, None], other=0).to(tl.int32)
+    packed = tl.load(row_ptr[:, None] + tl.arange(0, 256), mask[:, None], other=0)
     scales = tl.load(row_ptr[:, None] + 320 + scale_offsets(), mask[:, None], other=0)
     rope = tl.load(row_ptr[:, None] + 256 + tl.arange(0, 64), mask[:, None], other=0)
-    values = tl.join(e2m1_magnitude(packed & 0xF), e2m1_magnitude(packed >> 4))
-    kv_c = tl.reshape(values, (packed.shape[0], 512)) * per_tile(decode_e4m3(scales), 16)
+    kv_c = decode_e2m1(packed) * per_tile(decode_e4m3(scales), 16)
     return kv_c.to(tl.bfloat16), decode_e4m3(rope).to(tl.bfloat16)
-
-
-def _conversion(arch: Architecture) -> str | None:
-    if not arch.has_e4m3:
-        return None
-    return "native" if arch.has_e2m1 else "emulated"
 
 
 def _revision(name: str, summary: str, encode: object, *, round_up: bool) -> CacheFormat:
@@ -259,7 +185,7 @@ def _revision(name: str, summary: str, encode: object, *, round_up: bool) -> Cac
         dequantize=dequantize,
         encode=encode,
         decode=decode,
-        conversion=_conversion,
+        conversion=e2m1_conversion,
         default=not round_up,
         geometry=Geometry(512, 64),
     )

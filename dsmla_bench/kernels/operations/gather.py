@@ -1,6 +1,6 @@
 """gather (``cp_gather_and_upconvert``): read the rows of several requests into one bf16 workspace, from any format.
 
-    cache             uint8 [blocks, block_size, row_bytes], rows and pages may be padded
+    cache             uint8 [blocks, block_size, row_bytes], rows and pages may be padded (``pages``)
     block_table       int32 [requests, max_pages]: the pages of every request
     workspace_starts  int32 or int64 [>= requests]: the first workspace row of every request, ascending from 0
     seq_starts        int32 or int64 [>= requests] or None: the position in its request at which each one starts
@@ -25,6 +25,7 @@ from dsmla_bench.kernels import checks
 from dsmla_bench.kernels.formats import CacheFormat, Geometry
 from dsmla_bench.kernels.launch import Launch, block_width, device_arch
 from dsmla_bench.kernels.operations.base import Operation, Shape, Traffic, layer_scale, page_order, random_latents
+from dsmla_bench.kernels.operations.pages import cache_of, data_stride, load_rows, token_pointers
 
 STARTS_BLOCK = 64
 
@@ -90,12 +91,13 @@ def plan(fmt: CacheFormat, inputs: GatherInputs, arch: int) -> Launch | None:
             inputs.block_table.shape[1],
             inputs.block_table.stride(0),
             inputs.cache.stride(0),
-            inputs.cache.stride(1),
+            data_stride(fmt, inputs.cache),
             inputs.workspace.stride(0),
         ),
         constants={
             "DECODE": fmt.decode,
             "BLOCK_SIZE": inputs.cache.shape[1],
+            "SUFFIX_BYTES": fmt.suffix_bytes,
             "KV_LORA_RANK": geometry.kv_lora_rank,
             "ROPE_DIM": geometry.rope_dim,
             "NOPE_BLOCK": block_width(geometry.kv_lora_rank),
@@ -149,10 +151,11 @@ def gather_kernel(
     max_pages,
     block_table_stride,
     page_stride,
-    row_stride,
+    data_stride,
     workspace_stride,
     DECODE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    SUFFIX_BYTES: tl.constexpr,
     KV_LORA_RANK: tl.constexpr,
     ROPE_DIM: tl.constexpr,
     NOPE_BLOCK: tl.constexpr,
@@ -175,8 +178,9 @@ def gather_kernel(
     scale = 1.0
     if scale_ptr is not None:
         scale = tl.load(scale_ptr)
-    row_ptr = cache_ptr + page * page_stride + (position % BLOCK_SIZE) * row_stride
-    kv_c, k_pe = DECODE(row_ptr, mask, scale, KV_LORA_RANK, ROPE_DIM, NOPE_BLOCK, ROPE_BLOCK)
+    row = position % BLOCK_SIZE
+    row_ptr, suffix_ptr = token_pointers(cache_ptr, page, row, page_stride, data_stride, BLOCK_SIZE, SUFFIX_BYTES)
+    kv_c, k_pe = DECODE(row_ptr, suffix_ptr, mask, scale, KV_LORA_RANK, ROPE_DIM, NOPE_BLOCK, ROPE_BLOCK)
     nope = tl.arange(0, NOPE_BLOCK)
     rope = tl.arange(0, ROPE_BLOCK)
     out_ptr = workspace_ptr + (token * workspace_stride)[:, None]
@@ -215,7 +219,7 @@ def reference(fmt: CacheFormat, inputs: GatherInputs) -> Callable[[], None]:
     token, row, page = token[inside], position[inside] % block_size, page[inside]
 
     def run() -> None:
-        rows = inputs.cache[page, row]
+        rows = load_rows(fmt, inputs.cache, page, row)
         inputs.workspace[token] = torch.cat(fmt.dequantize(rows, inputs.geometry, inputs.scale), dim=-1)
 
     return run
@@ -236,7 +240,7 @@ def make_inputs(fmt: CacheFormat, shape: Shape, device: torch.device, generator:
         shape.tokens, geometry.kv_lora_rank + geometry.rope_dim, dtype=torch.bfloat16, device=device
     )
     return GatherInputs(
-        cache=rows.view(pages, shape.block_size, -1),
+        cache=cache_of(fmt, rows, shape.block_size, geometry),
         block_table=table.to(device),
         workspace_starts=starts[:-1].to(torch.int32).to(device),
         workspace=workspace,

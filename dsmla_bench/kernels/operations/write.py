@@ -2,7 +2,7 @@
 
     kv_c          bf16 [>= T, kv_lora_rank], rows may be strided (a slice of a wider projection)
     k_pe          bf16 [>= T, rope_dim], likewise
-    cache         uint8 [blocks, block_size, row_bytes], rows and pages may be padded
+    cache         uint8 [blocks, block_size, row_bytes], rows and pages may be padded (``pages``)
     slot_mapping  int32 or int64 [T]: token t goes to page slot // block_size, row slot % block_size; negative: nowhere
 
 T is the length of slot_mapping: kv_c and k_pe may be longer (padding of captured graphs). T = 0 does nothing.
@@ -22,6 +22,7 @@ from dsmla_bench.kernels import checks
 from dsmla_bench.kernels.formats import CacheFormat, Geometry
 from dsmla_bench.kernels.launch import Launch, block_width, device_arch
 from dsmla_bench.kernels.operations.base import Operation, Shape, Traffic, layer_scale, page_order, random_latents
+from dsmla_bench.kernels.operations.pages import data_stride, new_cache, store_rows, token_pointers
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,13 @@ def plan(fmt: CacheFormat, inputs: WriteInputs, arch: int) -> Launch | None:
             inputs.kv_c.stride(0),
             inputs.k_pe.stride(0),
             inputs.cache.stride(0),
-            inputs.cache.stride(1),
+            data_stride(fmt, inputs.cache),
         ),
         constants={
             "ENCODE": fmt.encode,
             "ARCH": arch,
             "BLOCK_SIZE": inputs.cache.shape[1],
+            "SUFFIX_BYTES": fmt.suffix_bytes,
             "KV_LORA_RANK": geometry.kv_lora_rank,
             "ROPE_DIM": geometry.rope_dim,
             "NOPE_BLOCK": block_width(geometry.kv_lora_rank),
@@ -133,10 +135,11 @@ def concat_and_cache_kernel(
     kv_c_stride,
     k_pe_stride,
     page_stride,
-    row_stride,
+    data_stride,
     ENCODE: tl.constexpr,
     ARCH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    SUFFIX_BYTES: tl.constexpr,
     KV_LORA_RANK: tl.constexpr,
     ROPE_DIM: tl.constexpr,
     NOPE_BLOCK: tl.constexpr,
@@ -156,8 +159,9 @@ def concat_and_cache_kernel(
     scale = 1.0
     if scale_ptr is not None:
         scale = tl.load(scale_ptr)
-    row_ptr = cache_ptr + (slot // BLOCK_SIZE) * page_stride + (slot % BLOCK_SIZE) * row_stride
-    ENCODE(kv_c, k_pe, scale, row_ptr, mask, KV_LORA_RANK, ROPE_DIM, ARCH)
+    page, row = slot // BLOCK_SIZE, slot % BLOCK_SIZE
+    row_ptr, suffix_ptr = token_pointers(cache_ptr, page, row, page_stride, data_stride, BLOCK_SIZE, SUFFIX_BYTES)
+    ENCODE(kv_c, k_pe, scale, row_ptr, suffix_ptr, mask, KV_LORA_RANK, ROPE_DIM, ARCH)
 
 
 def reference(fmt: CacheFormat, inputs: WriteInputs) -> Callable[[], None]:
@@ -166,11 +170,11 @@ def reference(fmt: CacheFormat, inputs: WriteInputs) -> Callable[[], None]:
     tokens, block_size = len(inputs.slot_mapping), inputs.cache.shape[1]
     written = (inputs.slot_mapping >= 0).nonzero().flatten()
     slots = inputs.slot_mapping[written].long()
-    places = slots // block_size, slots % block_size
+    page, row = slots // block_size, slots % block_size
 
     def run() -> None:
         rows = fmt.quantize(inputs.kv_c[:tokens], inputs.k_pe[:tokens], inputs.scale)
-        inputs.cache[places] = rows[written]
+        store_rows(fmt, inputs.cache, page, row, rows[written])
 
     return run
 
@@ -183,7 +187,7 @@ def make_inputs(fmt: CacheFormat, shape: Shape, device: torch.device, generator:
     slots = (order[:, None] * shape.block_size + torch.arange(shape.block_size, device=order.device)).flatten()[
         : shape.tokens
     ]
-    cache = torch.empty(pages, shape.block_size, fmt.row_bytes(shape.geometry), dtype=torch.uint8, device=device)
+    cache = new_cache(fmt, pages, shape.block_size, device, shape.geometry)
     return WriteInputs(kv_c, k_pe, cache, slots.to(device), layer_scale(fmt, device))
 
 

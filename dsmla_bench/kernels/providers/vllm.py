@@ -51,7 +51,7 @@ class VllmProvider:
     def why_not(self, operation: Operation, fmt: CacheFormat, arch: Architecture) -> str | None:
         """No vLLM, no such operator, another revision, or an architecture that it refuses."""
         if fmt.name not in _CACHE_DTYPES:
-            return f"vLLM has no KV-cache format {fmt.name}"
+            return f"no vLLM operator is bound to {fmt.name} here"
         if operation.encodes and not fmt.default:
             return f"vLLM 0.33 does not write revision {fmt.revision} of {fmt.name}"
         if operation.name not in _BINDINGS:

@@ -1,0 +1,161 @@
+"""``dsmla-bench error``: what a format costs in numbers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from dsmla_bench.cli.common import ExitCode, choose, print_json, print_text, split
+from dsmla_bench.cli.kernels import OUT_HELP
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dsmla_bench.evals.error_plan import ErrorPlan
+    from dsmla_bench.reports.tables import KernelTables
+    from dsmla_bench.results import Run
+
+
+def error(
+    formats: Annotated[
+        str | None, typer.Option(help="Formats, e.g. bf16,fp8_ds_mla:amax448. Default: all, in every revision.")
+    ] = None,
+    data: Annotated[
+        str,
+        typer.Option(
+            help="normal, student_t, outlier_channels, correlated_channels, token_scales, or a .npy, .pt or "
+            ".safetensors file of latents [T, 576]."
+        ),
+    ] = "normal",
+    sigma: Annotated[
+        str | None, typer.Option(help="Sizes of the data. Default: 1e-4 to 100 in decades for normal, 1 for others.")
+    ] = None,
+    tokens: Annotated[int | None, typer.Option(help="Tokens. Default: 4096, of a file all.", min=1)] = None,
+    seed: Annotated[int, typer.Option(help="Seed of data and queries.", min=0)] = 0,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: cuda where there is one.")] = None,
+    providers: Annotated[
+        str | None, typer.Option(help="Providers, e.g. reference,triton. Default: both on cuda, else reference.")
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(help="Scale of formats that keep it outside the cache: default, amax, percentile.")
+    ] = "default",
+    latent_scale: Annotated[
+        str, typer.Option(help="Powers of two to multiply the latent by before, and divide it by after the cache.")
+    ] = "1",
+    only: Annotated[str | None, typer.Option(help="Quantize one part alone: nope or rope.")] = None,
+    attention: Annotated[bool, typer.Option("--attention", help="Also measure what sparse attention sees.")] = False,
+    readers: Annotated[bool, typer.Option("--readers", help="Also read the same bytes as other readers do.")] = False,
+    from_model: Annotated[str | None, typer.Option(help="Not there yet: latents captured from a model.")] = None,
+    out: Annotated[Path, typer.Option(help=OUT_HELP)] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Measure the error of cache formats against bf16: by part, magnitude and tile, in attention, by reader.
+
+    Examples: dsmla-bench error; dsmla-bench error --data latents.pt --attention; dsmla-bench error --readers --sigma 1
+    """
+    if from_model is not None:
+        raise ValueError("--from-model comes with the accuracy work; capture latents to a file and give it with --data")
+    import torch
+
+    from dsmla_bench.evals.error_plan import ErrorPlan
+    from dsmla_bench.kernels.formats import all_formats, get_format
+    from dsmla_bench.kernels.providers import load_providers
+
+    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    default_providers = "reference,triton" if chosen == "cuda" else "reference"
+    plan = ErrorPlan(
+        formats=tuple(get_format(name).key for name in split(formats)) or tuple(fmt.key for fmt in all_formats()),
+        data=tuple(split(data)),
+        sigmas=numbers(sigma, "--sigma") if sigma else (),
+        tokens=tokens,
+        seed=seed,
+        device=chosen,
+        providers=choose(providers or default_providers, list(load_providers({})), "provider"),
+        scales=tuple(split(scale)),
+        latent_scales=numbers(latent_scale, "--latent-scale"),
+        only=only,
+        attention=attention,
+        readers=readers,
+    )
+    require_device(chosen, torch.cuda.is_available())
+    run = plan.create_run(out)
+    interrupted = execute(plan, run)
+    if run.has_table("errors"):
+        print_error_run(run, as_json=as_json)
+    if not as_json:
+        print_text(f"run: {run.path}")
+    if interrupted:
+        typer.echo("dsmla-bench: interrupted; data that was finished is kept", err=True)
+        raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+def require_device(device: str, has_cuda: bool) -> None:
+    """Raise ValueError for a device that is none, and exit with ``NO_DEVICE`` for a CUDA device that is missing."""
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"--device must be cpu or cuda, found {device!r}")
+    if device == "cuda" and not has_cuda:
+        typer.echo("dsmla-bench: no CUDA device here, and --device cuda asks for one", err=True)
+        raise typer.Exit(ExitCode.NO_DEVICE)
+
+
+def numbers(text: str, what: str) -> tuple[float, ...]:
+    """``1e-3,1`` → its numbers, one at least. Raises ValueError for anything else."""
+    wrong = f"{what} must be numbers with commas between, found {text!r}"
+    try:
+        found = tuple(dict.fromkeys(float(part) for part in split(text)))
+    except ValueError as error:
+        raise ValueError(wrong) from error
+    if not found:
+        raise ValueError(wrong)
+    return found
+
+
+def execute(plan: ErrorPlan, run: Run) -> bool:
+    """Measure everything, saying on a terminal which data is done; whether Ctrl-C cut it short."""
+    from dsmla_bench.evals import error
+
+    try:
+        for name in error.execute(plan, run):
+            if sys.stderr.isatty():
+                typer.echo(f"done: {name}", err=True)
+    except KeyboardInterrupt:
+        run.finish(interrupted=True)
+        return True
+    return False
+
+
+def print_error_run(run: Run, *, as_json: bool) -> None:
+    """A run as tables, fitted to the terminal or plain text where standard output is none, or as JSON."""
+    if as_json:
+        print_json(document(run))
+        return
+    from dsmla_bench.reports.error_report import tables_of
+    from dsmla_bench.reports.renderings import to_rich, to_text
+
+    tables: KernelTables = tables_of(run)
+    if not sys.stdout.isatty():
+        print_text(to_text(tables))
+        return
+    console = Console()
+    for table in to_rich(tables, console.width):
+        console.print(table)
+    for line in (tables.headline, *tables.notes, *tables.reasons):
+        console.print(line, markup=False)
+
+
+def document(run: Run) -> dict[str, Any]:
+    """The run for machines: its path, manifest and tables, undefined as null."""
+    from dsmla_bench.evals.error_rows import TABLES
+
+    tables = {name: records(run.table(name)) for name in TABLES if run.has_table(name)}
+    return {"run": str(run.path), "manifest": run.manifest, **tables}
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as plain data, undefined as None."""
+    plain = frame.astype(object).where(frame.notna(), None)
+    return [{str(name): value for name, value in row.items()} for row in plain.to_dict("records")]
