@@ -10,6 +10,7 @@ Units: ``us`` is microseconds, ``gbps`` is 1e9 bytes per second, bytes come from
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -101,12 +102,14 @@ class Measurement:
 
     @classmethod
     def from_json(cls, line: str) -> Measurement:
-        """The measurement that ``to_json`` wrote. Raises ValueError when the line is not one."""
+        """The measurement that ``to_json`` wrote. Raises ValueError when the line is not one: files are not trusted."""
         try:
             fields = json.loads(line)
-            return cls(**{**fields, "case": Case(**fields["case"])})
-        except (TypeError, KeyError, json.JSONDecodeError) as error:
+            measurement = cls(**{**fields, "case": Case(**fields["case"])})
+        except (TypeError, KeyError, AttributeError, json.JSONDecodeError, RecursionError) as error:
             raise ValueError(f"not a measurement: {error}") from error
+        _require_types(measurement)
+        return measurement
 
 
 @dataclass(frozen=True)
@@ -242,6 +245,38 @@ class Row:
 ROW_FIELDS = tuple(field.name for field in dataclasses.fields(Row))
 
 
+def _require_types(measurement: Measurement) -> None:
+    """Raise ValueError where a measurement read from a file holds something of another type than it must."""
+    types, case = row_types(), vars(measurement.case)
+    wanted = {name: (value, types[name]) for name, value in case.items()}
+    wanted |= {"process": (measurement.process, int), "reason": (measurement.reason, str)}
+    for name, value in measurement.facts.items():
+        if name in case or name in _SUMMARISED:
+            raise ValueError(f"not a measurement: the facts hold {name}, which is no fact of a measurement")
+        wanted[name] = (value, types.get(name, object))
+    optional = {"reason", *measurement.facts}
+    for name, (value, kind) in wanted.items():
+        if not (value is None and name in optional) and not _is_of(value, kind):
+            raise ValueError(f"not a measurement: {name} must be of type {kind.__name__}, found {value!r:.80}")
+    for method, samples in measurement.samples.items():
+        if not isinstance(samples, list) or not all(_is_of(us, float) for us in samples):
+            raise ValueError(f"not a measurement: the samples of {method} must be numbers")
+
+
+_SUMMARISED = frozenset({"row_id", "status", "reason", "method", "us", "samples", "processes"})
+"""Columns that only a summary may set."""
+
+
+def _is_of(value: object, kind: type) -> bool:
+    """Whether a value from JSON fits a column: whole numbers are floats too, and none may overflow 64 bits."""
+    if kind is object:
+        return True
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return type(value) is kind
+    return abs(value) < 2**63 if isinstance(value, int) and kind in (int, float) else kind is float
+
+
+@functools.cache
 def row_types() -> dict[str, type]:
     """Column name → Python type (int, float, bool or str) of every column of ``Row``, None left out."""
     return {name: (typing.get_args(hint) or (hint,))[0] for name, hint in typing.get_type_hints(Row).items()}

@@ -1,7 +1,9 @@
 """Cases, measurements and their summary."""
 
 import dataclasses
+import json
 import math
+import re
 
 import pytest
 from builders import case, refused, timed
@@ -150,3 +152,37 @@ def test_a_row_has_a_column_for_every_axis_of_a_case():
     assert set(dataclasses.asdict(case())) < set(ROW_FIELDS)
     assert set(row_types()) == set(ROW_FIELDS)
     assert set(row_types().values()) == {int, float, bool, str}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"process": "0"}, "process must be of type int, found '0'"),
+        ({"reason": 5}, "reason must be of type str, found 5"),
+        ({"facts": "none"}, "not a measurement"),
+        ({"facts": {"status": "ok"}}, "the facts hold status"),
+        ({"facts": {"tokens": 3}}, "the facts hold tokens"),
+        ({"facts": {"registers": "many"}}, "registers must be of type int, found 'many'"),
+        ({"facts": {"bytes_read": 10**23}}, "bytes_read must be of type int"),
+        ({"samples": {"graph": "abc"}}, "the samples of graph must be numbers"),
+        ({"samples": {"graph": [None]}}, "the samples of graph must be numbers"),
+        ({"case": {"tokens": [1]}}, "tokens must be of type int"),
+        ({"case": {"tokens": None}}, "tokens must be of type int, found None"),
+        ({"case": {"tokens": 10**23}}, "tokens must be of type int"),
+        ({"case": {"data": True}}, "data must be of type str, found True"),
+        ({"case": "write"}, "not a measurement"),
+        ({"unknown": 1}, "not a measurement"),
+    ],
+)
+def test_a_line_of_the_wrong_types_is_no_measurement(change, message):
+    """A run folder is data from anywhere: every value is checked before anything computes with it."""
+    line = json.loads(timed(case(), 2.0, registers=3).to_json())
+    changed_case = {**line["case"], **change["case"]} if isinstance(change.get("case"), dict) else change.get("case")
+    line = {**line, **change, **({"case": changed_case} if "case" in change else {})}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Measurement.from_json(json.dumps(line))
+
+
+def test_deeply_nested_json_is_no_measurement():
+    with pytest.raises(ValueError, match="not a measurement"):
+        Measurement.from_json("[" * 100_000)
