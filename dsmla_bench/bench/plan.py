@@ -60,9 +60,8 @@ class SweepPlan:
             "libraries": {provider: path.rpartition("/")[2] for provider, path in self.libraries.items()},
         }
 
-    def identity(self) -> dict[str, Any]:
-        """What measures: devices, packages, commit, and the contents of the operator libraries."""
-        facts = manifest.describe()
+    def identity(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """What measures: devices, packages, commit (of ``manifest.describe``), and the operator libraries' contents."""
         devices = {arch.name: manifest.find_device(arch) for arch in self.architectures}
         return {
             **{name: facts[name] for name in ("tool_version", "packages", "git")},
@@ -106,7 +105,7 @@ class SweepPlan:
         providers = load_providers({provider: Path(path) for provider, path in self.libraries.items()})
         facts["providers"] = {name: provider.version() for name, provider in providers.items()}
         config = {"config": self.config, "config_sha256": config_hash(self.config), "seed": self.seed}
-        settings = {**config, "identity": self.identity()}
+        settings = {**config, "identity": self.identity(facts)}
         return Run.create(results, {"argv": ["dsmla-bench", *sys.argv[1:]], **settings, **facts})
 
     def run(self, run: Run) -> Generator[Measurement]:

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 if TYPE_CHECKING:
+    from dsmla_bench.reports.tables import KernelTables
     from dsmla_bench.results import Run
 
 
@@ -61,12 +62,10 @@ def print_text(text: str) -> None:
     typer.echo(printable(text, sys.stdout.encoding))
 
 
-def print_tables(run: Run) -> None:
-    """The run's tables: coloured and fitted to the terminal, or plain text where standard output is none."""
+def print_tables(tables: KernelTables) -> None:
+    """Tables coloured and fitted to the terminal, or as plain text where standard output is none."""
     from dsmla_bench.reports.renderings import to_rich, to_text
-    from dsmla_bench.reports.report import run_tables
 
-    tables = run_tables(run, run.rows())
     if not sys.stdout.isatty():
         print_text(to_text(tables))
         return
@@ -81,7 +80,9 @@ def print_tables(run: Run) -> None:
 
 def print_run(run: Run, *, as_json: bool) -> None:
     """A run as tables, or as JSON: its path, manifest and rows."""
+    from dsmla_bench.reports.report import run_tables
+
     if as_json:
         print_json({"run": str(run.path), "manifest": run.manifest, "rows": run.records()})
     else:
-        print_tables(run)
+        print_tables(run_tables(run, run.rows()))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsmla_bench.cli.common import ExitCode, choose, integers, print_json, print_tables, print_text, split
+from dsmla_bench.cli.common import ExitCode, choose, integers, print_json, print_run, print_text, split
 from dsmla_bench.cli.kernels import OUT_HELP, exit_code, with_progress
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def show(run: Run, before: Run | None, changes: StaticChanges | None, *, verbose
         document: dict[str, Any] = {"run": str(run.path), "manifest": run.manifest, "rows": run.records()}
         print_json(document | ({"changes": dataclasses.asdict(changes)} if changes else {}))
         return
-    print_tables(run)
+    print_run(run, as_json=False)
     details = {m.facts["detail"]: m.case for m in run.measurements if m.facts.get("detail")}
     if details and not verbose:
         print_text("--verbose shows what the compiler said")

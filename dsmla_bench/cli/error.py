@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from dsmla_bench.cli.common import ExitCode, choose, print_json, print_text, split
+from dsmla_bench.cli.common import ExitCode, choose, print_json, print_tables, print_text, split
 from dsmla_bench.cli.kernels import OUT_HELP
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from dsmla_bench.evals.error_plan import ErrorPlan
-    from dsmla_bench.reports.tables import KernelTables
     from dsmla_bench.results import Run
 
 
@@ -134,17 +132,8 @@ def print_error_run(run: Run, *, as_json: bool) -> None:
         print_json(document(run))
         return
     from dsmla_bench.reports.error_report import tables_of
-    from dsmla_bench.reports.renderings import to_rich, to_text
 
-    tables: KernelTables = tables_of(run)
-    if not sys.stdout.isatty():
-        print_text(to_text(tables))
-        return
-    console = Console()
-    for table in to_rich(tables, console.width):
-        console.print(table)
-    for line in (tables.headline, *tables.notes, *tables.reasons):
-        console.print(line, markup=False)
+    print_tables(tables_of(run))
 
 
 def document(run: Run) -> dict[str, Any]:

@@ -126,9 +126,10 @@ def require(plan: SweepPlan, *, required: bool) -> None:
 
 def resumed(plan: SweepPlan, path: Path) -> Run:
     """The run to go on with. Raises ValueError when it was planned otherwise."""
+    from dsmla_bench.bench.manifest import describe
     from dsmla_bench.results import Run
 
-    run = Run.resume(path, plan.config, plan.identity())
+    run = Run.resume(path, plan.config, plan.identity(describe()))
     typer.echo(f"dsmla-bench: {path} holds {len(run.measurements)} of {plan.steps()} measurements", err=True)
     return run
 
