@@ -11,14 +11,15 @@ from dsmla_bench.bench.selftest import resolution, run_checks
 L2 = 60 * 2**20
 
 
-def records(*spans: tuple[str, int, int], stream: int = 7) -> list[Record]:
-    return [Record(name, start, end, stream) for name, start, end in spans]
+def records(*spans: tuple[str, int, int]) -> list[Record]:
+    return [Record(*span) for span in spans]
 
 
 SEPARATED = records(
     ("hand_over_kernel", 0, 50),
     ("separator_kernel", 60, 61),
-    ("first", 62, 70),
+    ("copy", 62, 66),
+    ("write", 67, 70),
     ("separator_kernel", 71, 72),
     ("copy", 80, 1080),
     ("write", 1100, 3100),
@@ -28,28 +29,39 @@ SEPARATED = records(
 
 def test_a_launch_is_what_starts_between_two_separators():
     """Span from the first start to the last end, sum of the durations; what comes before the graph counts nowhere."""
-    assert launch_times(SEPARATED, launches=2, skip=0, replays=1) == [LaunchTime(0.008, 0.008), LaunchTime(3.02, 3.0)]
-    assert launch_times(SEPARATED, launches=2, skip=1, replays=1) == [LaunchTime(3.02, 3.0)]
-    assert launch_times(list(reversed(SEPARATED)), 2, 1, 1) == [LaunchTime(3.02, 3.0)], "records may come in any order"
+    assert launch_times(SEPARATED, launches=2, skip=0, early=[False]) == [
+        LaunchTime(0.008, 0.007),
+        LaunchTime(3.02, 3.0),
+    ]
+    assert launch_times(SEPARATED, launches=2, skip=1, early=[False]) == [LaunchTime(3.02, 3.0)]
+    assert launch_times(list(reversed(SEPARATED)), 2, 1, [False]) == [LaunchTime(3.02, 3.0)], "in any order"
+
+
+def test_a_replay_that_the_device_reached_too_early_tells_no_time():
+    later = [Record(record.name, record.start_ns + 10_000, record.end_ns + 10_005) for record in SEPARATED]
+    good = launch_times(later, 2, 0, [False])
+    assert launch_times([*SEPARATED, *later], 2, 0, [True, False]) == good
+    assert len(launch_times([*SEPARATED, *later], 2, 0, [False, False])) == 4
 
 
 def test_work_on_another_stream_belongs_to_its_launch():
-    aside = [*SEPARATED, Record("aside", 90, 3150, stream=13)]
-    assert launch_times(aside, 2, 1, 1) == [LaunchTime(3.07, 6.06)]
+    aside = [*SEPARATED, Record("aside", 90, 3150)]
+    assert launch_times(aside, 2, 1, [False]) == [LaunchTime(3.07, 6.06)]
 
 
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
         (SEPARATED[:-1], "recorded 2 of 3 separators"),
-        ([*SEPARATED[:2], *SEPARATED[3:]], "recorded nothing for a launch"),
-        ([*SEPARATED, Record("aside", 90, 9000, stream=13)], "not joined to its stream"),
+        ([*SEPARATED[:2], *SEPARATED[4:]], "recorded nothing for a launch"),
+        ([*SEPARATED, Record("aside", 90, 9000)], "not joined to its stream"),
+        ([record for record in SEPARATED if record.start_ns != 1100], "recorded 1 items for a launch and 2 before"),
         ([], "recorded 0 of 3 separators"),
     ],
 )
 def test_incomplete_records_are_an_error_not_a_time(broken, message):
     with pytest.raises(MeasurementError, match=message):
-        launch_times(broken, launches=2, skip=0, replays=1)
+        launch_times(broken, launches=2, skip=0, early=[False])
 
 
 @pytest.mark.parametrize("nbytes", [1, 2_000, 10**6, L2 // 10, L2, 10 * L2])

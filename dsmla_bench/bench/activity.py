@@ -21,7 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 from dsmla_bench.bench.device import Call, MeasurementError
 from dsmla_bench.bench.kernels import ReadyGraph, separator, separator_name
 
-ATTEMPTS = 3
+ATTEMPTS = 6
 """Profiler sessions before giving up on complete records."""
 
 
@@ -32,7 +32,6 @@ class Record:
     name: str
     start_ns: int
     end_ns: int
-    stream: int
 
 
 @dataclass(frozen=True)
@@ -43,39 +42,48 @@ class LaunchTime:
     sum_us: float
 
 
-def activity_times(launches: Sequence[Call], skip: int, replays: int, before: Call | None = None) -> list[LaunchTime]:
-    """Times of the launches after the first ``skip`` of every replay; ``before`` runs ahead of each replay.
+def separated(launches: Sequence[Call]) -> list[Call]:
+    """The launches with a separator ahead of, between and behind them: what ``activity_times`` takes as a graph."""
+    return [step for launch in launches for step in (separator, launch)] + [separator]
+
+
+def activity_times(graph: ReadyGraph, launches: int, skip: int, replays: int) -> list[LaunchTime]:
+    """Times of the launches after the first ``skip`` of every replay of a graph of ``separated`` launches.
 
     Raises MeasurementError when the records stay incomplete.
     """
-    steps = [step for launch in launches for step in (separator, launch)]
-    graph = ReadyGraph([*steps, separator], before)
     problem = ""
     for _ in range(ATTEMPTS):
-        records = _record(graph, replays)
+        records, early = _record(graph, replays)
         try:
-            return launch_times(records, len(launches), skip, replays)
+            return launch_times(records, launches, skip, early)
         except MeasurementError as error:
             problem = str(error)
     raise MeasurementError(f"{problem} in {ATTEMPTS} attempts")
 
 
-def launch_times(records: Sequence[Record], launches: int, skip: int, replays: int) -> list[LaunchTime]:
+def launch_times(records: Sequence[Record], launches: int, skip: int, early: Sequence[bool]) -> list[LaunchTime]:
     """Assign records to launches by the separators ahead of, between and behind them.
 
-    Raises MeasurementError for a missing separator, a launch without a record, or one that runs into the next.
+    ``early`` says of every replay whether the device reached it too early: such a one left records, but tells no time.
+    Every launch is the same work and must leave the same records. Raises MeasurementError for a missing separator, a
+    launch without a record or with other records than the first one, or one that runs into the next.
     """
     ordered = sorted(records, key=lambda record: record.start_ns)
     marks = [index for index, record in enumerate(ordered) if separator_name in record.name]
-    expected = replays * (launches + 1)
+    expected = len(early) * (launches + 1)
     if len(marks) != expected:
         raise MeasurementError(f"the profiler recorded {len(marks)} of {expected} separators")
-    times = []
-    for replay in range(replays):
+    times: list[LaunchTime] = []
+    usual: list[str] | None = None
+    for replay in (index for index, too_early in enumerate(early) if not too_early):
         own = marks[replay * (launches + 1) : (replay + 1) * (launches + 1)]
         for launch in range(skip, launches):
             work = ordered[own[launch] + 1 : own[launch + 1]]
             times.append(_launch_time(work, ordered[own[launch + 1]]))
+            names = sorted(record.name for record in work)
+            if names != (usual := usual or names):
+                raise MeasurementError(f"the profiler recorded {len(names)} items for a launch and {len(usual)} before")
     return times
 
 
@@ -89,17 +97,19 @@ def _launch_time(work: Sequence[Record], next_separator: Record) -> LaunchTime:
     return LaunchTime(span_ns / 1e3, sum(record.end_ns - record.start_ns for record in work) / 1e3)
 
 
-def _record(graph: ReadyGraph, replays: int) -> list[Record]:
-    """Everything that the device did during the replays."""
+def _record(graph: ReadyGraph, replays: int) -> tuple[list[Record], list[bool]]:
+    """Everything that the device did during ``replays`` good replays, and of each replay whether it was too early."""
     found: list[Record] = []
+    early: list[bool] = []
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as session:
         for _ in range(replays):
-            graph.prepare()
-            graph.replay()
+            before = graph.early_replays
+            graph.timed_replay()
+            early += [True] * (graph.early_replays - before) + [False]
         torch.cuda.synchronize()
     assert session.profiler is not None
     for event in session.profiler.kineto_results.events():
         if event.device_type() == DeviceType.CUDA:
-            found.append(Record(event.name(), event.start_ns(), event.end_ns(), event.device_resource_id()))
-    return found
+            found.append(Record(event.name(), event.start_ns(), event.end_ns()))
+    return found, early

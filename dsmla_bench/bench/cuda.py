@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dsmla_bench.bench import graphs, kernels
-from dsmla_bench.bench.activity import activity_times
+from dsmla_bench.bench.activity import activity_times, separated
 from dsmla_bench.bench.device import Call, MeasurementError, Timing
 from dsmla_bench.bench.nvml import open_nvml
 from dsmla_bench.bench.rotation import plan_rotation
@@ -19,8 +19,8 @@ from dsmla_bench.kernels.arch import Architecture
 
 GRAPH_REPLAYS = 15
 ACTIVITY_REPLAYS = 3
-COPY_REPLAYS = 5
 COPY_BYTES = 2**30
+MATMUL_SIZE = 8192
 CLOCK_CYCLES = 200_000
 
 
@@ -48,13 +48,29 @@ class CudaDevice:
         torch.cuda.synchronize(self.torch_device)
 
     def calibrate(self, methods: Sequence[str]) -> dict[str, Any]:
-        """An empty kernel by the first method, what that method resolves, and a copy kernel's bandwidth."""
-        floor = self._samples(methods[0], [kernels.empty] * graphs.LONG_LAUNCHES, graphs.SHORT_LAUNCHES, None)
+        """An empty kernel by the first method, what that method resolves, a copy's bandwidth, a product's rate."""
+        launches = [kernels.empty] * graphs.LONG_LAUNCHES
+        floor = _TimedLaunches(launches, graphs.SHORT_LAUNCHES, None, methods[0]).samples()
         return {
             "floor_us": statistics.median(floor),
             "quantum_us": graphs.quantum_us(floor),
             "copy_gbps": self.copy_gbps(),
+            "matmul_tflops": self.matmul_tflops(),
         }
+
+    def matmul_tflops(self, size: int = MATMUL_SIZE) -> float:
+        """The rate of a square bf16 matrix product, 1e12 operations per second."""
+        generator = torch.Generator(self.torch_device).manual_seed(0)
+        shape = (size, size)
+        a, b = (torch.randn(shape, generator=generator, device=self.torch_device).bfloat16() for _ in range(2))
+        product = torch.empty_like(a)
+
+        def multiply() -> None:
+            torch.mm(a, b, out=product)
+
+        multiply()
+        us = statistics.median(_TimedLaunches([multiply] * 4, 1, None, "graph").samples())
+        return 2 * size**3 / us / 1e6
 
     def copy_gbps(self, nbytes: int = COPY_BYTES) -> float:
         """The ceiling: GB/s of bytes read + written of the fastest of several copy kernels over ``nbytes``."""
@@ -64,8 +80,7 @@ class CudaDevice:
         for block, warps in kernels.COPY_CONFIGURATIONS:
             copy = kernels.copy(source, target, block, warps)
             copy()
-            samples = graphs.slope_samples(1, [copy] * 4, COPY_REPLAYS)
-            best_us = min(best_us, statistics.median(samples))
+            best_us = min(best_us, statistics.median(_TimedLaunches([copy] * 4, 1, None, "graph").samples()))
         return 2 * nbytes / best_us / 1e3
 
     def time(self, bind: Callable[[int], Call], nbytes: int, l2_state: str, methods: Sequence[str]) -> Timing:
@@ -79,25 +94,19 @@ class CudaDevice:
             rotation = plan_rotation(nbytes, self.l2_bytes, long)
             calls = [call, *(bind(index) for index in range(1, rotation.buffers))]
             launches, before = [calls[index % rotation.buffers] for index in range(long)], self._flush
+        clocks, reasons, samples, replays = [self.sm_mhz()], self._throttle_reasons(), {}, []
         facts: dict[str, Any] = {}
-        samples = {}
         for method in methods:
-            samples[method] = self._samples(method, launches, short, before, facts)
-        facts["sm_mhz"] = self.sm_mhz()
-        reasons = self.nvml.throttle_reasons() if self.nvml else []
-        facts["throttle_reasons"] = ", ".join(reasons) or None
-        return Timing(samples, facts)
+            timed = _TimedLaunches(launches, short, before, method)
+            samples[method] = timed.samples(facts)
+            replays.append(timed.replay)
+            clocks.append(self.sm_mhz())
+            reasons |= self._throttle_reasons()
+        facts |= {"sm_mhz": min(clocks), "throttle_reasons": ", ".join(sorted(reasons)) or None}
+        return Timing(samples, facts, replays)
 
-    def _samples(
-        self, method: str, launches: list[Call], short: int, before: Call | None, facts: dict[str, Any] | None = None
-    ) -> list[float]:
-        """Samples of µs per launch by one method; the sum of an operation's kernels goes into ``facts``."""
-        if method == "graph":
-            return graphs.slope_samples(short, launches, GRAPH_REPLAYS, before)
-        times = activity_times(launches, short, ACTIVITY_REPLAYS, before)
-        if facts is not None:
-            facts["us_sum"] = statistics.median(time.sum_us for time in times)
-        return [time.span_us for time in times]
+    def _throttle_reasons(self) -> set[str]:
+        return set(self.nvml.throttle_reasons()) if self.nvml else set()
 
     def spin(self, microseconds: float) -> Call:
         """A call that spins for so long by the multiprocessor's cycle counter."""
@@ -131,6 +140,30 @@ class CudaDevice:
         kernels.spin_kernel[(1,)](self._clock, CLOCK_CYCLES)
         cycles, nanoseconds = self._clock.tolist()
         return float(1e3 * cycles / nanoseconds)
+
+
+class _TimedLaunches:
+    """Launches captured for one method, the first ``short`` of which are there to settle the pipeline."""
+
+    def __init__(self, launches: list[Call], short: int, before: Call | None, method: str) -> None:
+        self._method, self._short, self._long = method, short, len(launches)
+        steps = separated(launches) if method == "activity" else launches
+        self._graph = kernels.ReadyGraph(steps, before)
+        self._short_graph = kernels.ReadyGraph(launches[:short], before) if method == "graph" else None
+
+    def samples(self, facts: dict[str, Any] | None = None) -> list[float]:
+        """Samples of µs per launch; the summed durations of an operation's kernels go into ``facts``."""
+        if self._short_graph is not None:
+            launches = (self._short, self._long)
+            return graphs.slope_samples(self._short_graph, self._graph, launches, GRAPH_REPLAYS)
+        times = activity_times(self._graph, self._long, self._short, ACTIVITY_REPLAYS)
+        if facts is not None:
+            facts["us_sum"] = statistics.median(time.sum_us for time in times)
+        return [time.span_us for time in times]
+
+    def replay(self) -> None:
+        """Do again what was timed, unmeasured."""
+        self._graph.replay()
 
 
 def reset_persisting_l2() -> None:

@@ -22,10 +22,14 @@ METHODS = ("activity", "graph")
 
 @dataclass(frozen=True)
 class Timing:
-    """Samples of one case by method, µs in the order taken, and the facts that were taken beside them."""
+    """Samples of one case by method, µs in the order taken, and the facts that were taken beside them.
+
+    ``replays`` do again, unmeasured, just what was timed: the gate looks at what they leave in buffer 0.
+    """
 
     samples: dict[str, list[float]]
     facts: dict[str, Any] = field(default_factory=dict)
+    replays: Sequence[Call] = ()
 
 
 class MeasurementError(RuntimeError):
@@ -45,7 +49,7 @@ class Device(Protocol):
     torch_device: torch.device
 
     def calibrate(self, methods: Sequence[str]) -> dict[str, Any]:
-        """``floor_us`` and ``quantum_us`` of the first method, and ``copy_gbps``: columns of a row."""
+        """``floor_us``, ``quantum_us`` of the first method, ``copy_gbps`` and ``matmul_tflops``: columns of a row."""
         ...
 
     def synchronize(self) -> None:

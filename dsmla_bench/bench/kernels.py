@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import globaltimer
 
-from dsmla_bench.bench.device import Call
+from dsmla_bench.bench.device import Call, MeasurementError
 
 COPY_CONFIGURATIONS = tuple((block, warps) for block in (1024, 2048, 4096, 8192) for warps in (4, 8))
 """int32 per program and warps of the copy kernels that the ceiling is the best of."""
@@ -106,10 +106,11 @@ class ReadyGraph:
     """A captured graph of calls that is replayed only once the device has all of it.
 
     The host hands a graph over node by node. A device that is idle starts on the first nodes before the last ones are
-    there, and waits in between; so the device spins until the host is done, and only then comes the graph.
+    there, and waits in between; so the device spins until the host is done, and only then comes the graph. Whether it
+    did is checked: a replay that the device reached too early is not used, and the next one gets a longer spin.
     """
 
-    MARGIN, LEAST_NS = 3.0, 50_000
+    MARGIN, LEAST_NS, ATTEMPTS = 3.0, 50_000, 6
 
     def __init__(self, calls: Sequence[Call], before: Call | None = None) -> None:
         self._graph, self._before = torch.cuda.CUDAGraph(), before
@@ -120,15 +121,32 @@ class ReadyGraph:
         torch.cuda.synchronize()
         started = time.perf_counter_ns()
         self._graph.replay()
+        self.early_replays = 0
         self._hand_over_ns = max(self.LEAST_NS, round(self.MARGIN * (time.perf_counter_ns() - started)))
         torch.cuda.synchronize()
-
-    def prepare(self) -> None:
-        """Keep the device busy for the hand-over, then run what must come right before the graph: a flush, say."""
-        hand_over_kernel[(1,)](self._hand_over_ns)
-        if self._before is not None:
-            self._before()
 
     def replay(self) -> None:
         """Run the graph on the current stream."""
         self._graph.replay()
+
+    def timed_replay(self) -> float:
+        """Replay behind the spin and what must come right before the graph; the time of the graph between events, µs.
+
+        Raises MeasurementError when the device stays ahead of the host.
+        """
+        for _ in range(self.ATTEMPTS):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            hand_over_kernel[(1,)](self._hand_over_ns)
+            if self._before is not None:
+                self._before()
+            start.record()
+            self._graph.replay()
+            end.record()
+            early = start.query()
+            end.synchronize()
+            if not early:
+                # Whole nanoseconds: the event's own value is a float of milliseconds, and its last digits are noise.
+                return round(float(start.elapsed_time(end)) * 1e6) / 1e3
+            self.early_replays += 1
+            self._hand_over_ns *= 2
+        raise MeasurementError(f"the device reached a graph before the host had handed it over, {self.ATTEMPTS} times")
