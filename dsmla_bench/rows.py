@@ -35,6 +35,9 @@ STATUSES = (
 FINDINGS = frozenset({"incorrect", "throttled", "oom", "timeout", "compile_error", "runtime_error"})
 """Statuses that make a sweep exit with 1."""
 
+OWN_AXES = ("heads", "topk", "queries", "variant")
+"""Axes that only some operations have."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -45,6 +48,13 @@ class Case:
     block_size    tokens per cache page
     page_order    "ordered" or "shuffled" pages: how slots and block tables walk the cache
     l2_state      "cold" (nothing the launch touches is in L2) or "hot"
+
+    Axes that only some operations have, None elsewhere:
+
+    heads         query heads
+    topk          cached rows that every query attends to
+    queries       query tokens per request
+    variant       which of an operation's ways of working is run
     """
 
     operation: str
@@ -60,17 +70,28 @@ class Case:
     kv_lora_rank: int = 512
     rope_dim: int = 64
     data: str = "normal"
+    heads: int | None = None
+    topk: int | None = None
+    queries: int | None = None
+    variant: str | None = None
 
     @property
     def row_id(self) -> str:
-        """A stable 16-digit key of the case: the same on every machine and in every version."""
-        text = json.dumps(dataclasses.asdict(self), sort_keys=True)
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        """A stable 16-digit key of the case: the same on every machine and in every version.
+
+        Axes that the operation does not have are left out, so that a new one leaves old keys as they are.
+        """
+        axes = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        return hashlib.blake2b(json.dumps(axes, sort_keys=True).encode(), digest_size=8).hexdigest()
 
     def __str__(self) -> str:
-        return (
-            f"{self.operation} {self.format}:{self.revision} {self.provider} {self.tokens} tokens "
-            f"{self.page_order} block {self.block_size}"
+        own = [f"{name} {value}" for name in OWN_AXES if (value := getattr(self, name)) is not None]
+        return " ".join(
+            [
+                f"{self.operation} {self.format}:{self.revision} {self.provider} {self.tokens} tokens",
+                f"{self.page_order} block {self.block_size}",
+                *own,
+            ]
         )
 
 
@@ -125,9 +146,11 @@ class Row:
     floor_us      an empty kernel timed by the same method in the same run
     quantum_us    smallest non-zero difference between raw samples: what the clock resolves
     copy_gbps     a copy kernel's bandwidth in the same run (bytes read + written)
+    matmul_tflops the rate of a large bf16 matrix product in the same run, 1e12 operations per second
     bytes_read, bytes_written   what one launch must move, from the format's layout
+    flops         floating-point operations of its matrix products; null where it has none
     gbps          (bytes_read + bytes_written) / us
-    bound_us      max(floor_us, bytes / copy_gbps): the fastest this machine allows
+    bound_us      max(floor_us, bytes / copy_gbps, flops / matmul_tflops): the fastest this machine allows
     bound_share   bound_us / us; null where the time is under twice the floor
     kcycles       us · sm_mhz / 1000: the time on the clock of the multiprocessors, which clock changes leave alone
     sm_mhz        the multiprocessor clock right after the samples, median over processes
@@ -138,7 +161,8 @@ class Row:
     launch_bound  the time is under twice the floor: it says nothing about the kernel's speed
     first_call_us the first call, compilation included; never part of ``us``
     conversion    "native" (the target has the instruction), "emulated", or "none" needed
-    bytes_compared, bytes_differing   the correctness gate: kernel against reference
+    bytes_compared, bytes_differing   the correctness gate: kernel against reference. Bytes of an ok row may differ
+                  where the operation's order of additions is open, within its stated tolerance
     predicted_us  of a row that was not timed: its bytes at ``published_gbps``, the vendor's for ``published_part``
 
     What the compiler made of a row that was not timed. Instructions of the code are counted once each, however often
@@ -174,6 +198,10 @@ class Row:
     data: str
     status: str
     reason: str | None = None
+    heads: int | None = None
+    topk: int | None = None
+    queries: int | None = None
+    variant: str | None = None
     method: str | None = None
     us: float | None = None
     us_lo: float | None = None
@@ -186,8 +214,10 @@ class Row:
     floor_us: float | None = None
     quantum_us: float | None = None
     copy_gbps: float | None = None
+    matmul_tflops: float | None = None
     bytes_read: int | None = None
     bytes_written: int | None = None
+    flops: int | None = None
     gbps: float | None = None
     bound_us: float | None = None
     bound_share: float | None = None
@@ -254,7 +284,7 @@ def _require_types(measurement: Measurement) -> None:
         if name in case or name in _SUMMARISED:
             raise ValueError(f"not a measurement: the facts hold {name}, which is no fact of a measurement")
         wanted[name] = (value, types.get(name, object))
-    optional = {"reason", *measurement.facts}
+    optional = {"reason", *OWN_AXES, *measurement.facts}
     for name, (value, kind) in wanted.items():
         if not (value is None and name in optional) and not _is_of(value, kind):
             raise ValueError(f"not a measurement: {name} must be of type {kind.__name__}, found {value!r:.80}")

@@ -26,6 +26,8 @@ from dsmla_bench.rows import ROW_FIELDS, Measurement, Row
 
 DISAGREEMENT = 0.05
 CLOCK_DRIFT = 0.03
+MACHINE = ("floor_us", "quantum_us", "copy_gbps", "matmul_tflops", "sm_mhz")
+"""What the measurements of a row say of the machine; a row has the median of each."""
 
 
 def summarise_all(measurements: Sequence[Measurement]) -> list[Row]:
@@ -115,11 +117,11 @@ def _timing(measurements: Sequence[Measurement], method: str, row: Row) -> dict[
     us = statistics.median(medians)
     pooled = sorted(sample for samples in per_process for sample in samples)
     spread = medians if len(medians) > 1 else _quartiles(pooled)
-    floor_us, copy_gbps, sm_mhz = (_median_fact(measurements, n) for n in ("floor_us", "copy_gbps", "sm_mhz"))
-    known = row.bytes_read is not None and row.bytes_written is not None
+    machine = {name: _median_fact(measurements, name) for name in MACHINE}
+    floor_us, sm_mhz = machine["floor_us"], machine["sm_mhz"]
     moved = (row.bytes_read or 0) + (row.bytes_written or 0)
     launch_bound = us < 2 * floor_us if floor_us is not None else None
-    bound_us = max(floor_us, moved / copy_gbps / 1e3) if floor_us is not None and copy_gbps and known else None
+    bound_us = _bound_us(row, machine)
     others = [statistics.median(s) for m in measurements for name, s in m.samples.items() if name != method and s]
     return {
         "method": method,
@@ -131,16 +133,24 @@ def _timing(measurements: Sequence[Measurement], method: str, row: Row) -> dict[
         "us_sum": _median_fact(measurements, "us_sum"),
         "samples": len(pooled),
         "processes": len(per_process),
-        "floor_us": floor_us,
-        "quantum_us": _median_fact(measurements, "quantum_us"),
-        "copy_gbps": copy_gbps,
-        "sm_mhz": sm_mhz,
+        **machine,
         "kcycles": us * sm_mhz / 1e3 if sm_mhz is not None else None,
         "gbps": moved / us / 1e3 if moved else None,
         "bound_us": bound_us,
         "bound_share": bound_us / us if bound_us is not None and not launch_bound else None,
         "launch_bound": launch_bound,
     }
+
+
+def _bound_us(row: Row, machine: dict[str, float | None]) -> float | None:
+    """The fastest that the machine allows, µs; None where something that decides it is not known."""
+    floor_us, copy_gbps, matmul_tflops = (machine[name] for name in ("floor_us", "copy_gbps", "matmul_tflops"))
+    if row.bytes_read is None or row.bytes_written is None or floor_us is None or not copy_gbps:
+        return None
+    memory_us = (row.bytes_read + row.bytes_written) / copy_gbps / 1e3
+    if not row.flops:
+        return max(floor_us, memory_us)
+    return max(floor_us, memory_us, row.flops / matmul_tflops / 1e6) if matmul_tflops else None
 
 
 def _quartiles(ordered: list[float]) -> list[float]:

@@ -257,7 +257,7 @@ def assert_right(operation, fmt, device, bind):
     inputs = operation.make_inputs(fmt, Shape(5, requests=2, block_size=4, shuffled=True), device, generator)
     outputs = operation.outputs(inputs)
     expected = gate.outputs_of(operation.reference(fmt, inputs), outputs)
-    result = gate.compare(gate.outputs_of(bind(inputs), outputs), expected)
+    result = gate.compare(operation, gate.outputs_of(bind(inputs), outputs), expected)
     assert (result.bytes_differing, result.bytes_compared > 0) == (0, True)
 
 

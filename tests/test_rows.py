@@ -48,6 +48,24 @@ def test_rates_follow_from_bytes_floor_and_copy_bandwidth():
     assert row.launch_bound is False
 
 
+def test_matrix_products_bound_a_time_where_they_take_longer_than_memory():
+    machine = {"floor_us": 0.73, "copy_gbps": 4000.0, "matmul_tflops": 800.0}
+    facts = {"bytes_read": 4_000_000, "bytes_written": 0}
+    bounds = {flops: timed(case(), 50.0, **machine, **facts, flops=flops) for flops in (None, 10**9, 8 * 10**9)}
+    assert {flops: summarise([m]).bound_us for flops, m in bounds.items()} == {None: 1.0, 10**9: 1.25, 8 * 10**9: 10.0}
+    unknown = timed(case(), 50.0, **{**machine, "matmul_tflops": None}, **facts, flops=10**9)
+    assert summarise([unknown]).bound_us is None
+
+
+def test_an_axis_that_an_operation_does_not_have_leaves_its_key_alone():
+    plain = case()
+    assert plain.row_id == "cb21d15ead93c44b"
+    assert dataclasses.replace(plain, heads=16).row_id != plain.row_id
+    again = Measurement.from_json(timed(dataclasses.replace(plain, heads=16, variant="indexer"), 5.0).to_json())
+    assert (again.case.heads, again.case.topk, again.case.variant) == (16, None, "indexer")
+    assert str(again.case).endswith("heads 16 variant indexer")
+
+
 @pytest.mark.parametrize(("us", "launch_bound", "share"), [(1.45, True, None), (1.46, False, 0.5), (0.5, True, None)])
 def test_under_twice_the_floor_is_launch_bound_and_has_no_share(us, launch_bound, share):
     row = summarise([timed(case(tokens=1), us)])

@@ -8,7 +8,7 @@ once.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby, product
 from typing import Any
@@ -17,11 +17,10 @@ from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats import CacheFormat, Geometry, get_format
 from dsmla_bench.kernels.operations import Operation, Shape, get_operation
 from dsmla_bench.kernels.providers import Provider
-from dsmla_bench.rows import Case
+from dsmla_bench.rows import OWN_AXES, Case
 
 MOST = 2**31 - 1
 """The largest number of tokens, requests or tokens per page: what kernels count in 32 bits."""
-DEFAULT_TOKENS = (1, 16, 128, 1024, 8192, 65536)
 DEFAULT_REQUESTS = 8
 PAGE_ORDERS = ("ordered", "shuffled")
 
@@ -31,23 +30,28 @@ class Axes:
     """What a sweep covers: every combination of these. ``formats`` holds keys such as ``fp8_ds_mla:pow2``.
 
     Without a geometry (``kv_lora_rank`` and ``rope_dim``) every format is given the one that it stores, 512 + 64 where
-    it stores any.
+    it stores any. ``tokens``, ``heads``, ``topk``, ``queries`` and ``variant`` are each operation's own where None, and
+    the last four are ignored by operations without such an axis.
     """
 
     operations: tuple[str, ...]
     formats: tuple[str, ...]
     providers: tuple[str, ...]
-    tokens: tuple[int, ...] = DEFAULT_TOKENS
+    tokens: tuple[int, ...] | None = None
     block_sizes: tuple[int, ...] = (64,)
     page_orders: tuple[str, ...] = PAGE_ORDERS
     requests: int = DEFAULT_REQUESTS
     l2_states: tuple[str, ...] = ("cold",)
     kv_lora_rank: int | None = None
     rope_dim: int | None = None
+    heads: tuple[int, ...] | None = None
+    topk: tuple[int, ...] | None = None
+    queries: tuple[int, ...] | None = None
+    variant: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "block_sizes"):
-            if not all(1 <= value <= MOST for value in getattr(self, name)):
+        for name in ("tokens", "block_sizes", "heads", "topk", "queries"):
+            if not all(1 <= value <= MOST for value in getattr(self, name) or ()):
                 raise ValueError(f"{name} must be from 1 to {MOST}, found {getattr(self, name)}")
         if not 1 <= self.requests <= MOST:
             raise ValueError(f"requests must be from 1 to {MOST}, found {self.requests}")
@@ -62,35 +66,50 @@ class Axes:
 
 def expand(axes: Axes, arch: Architecture) -> list[Case]:
     """Every case of the axes on one architecture. Raises ValueError for an unknown operation or format."""
-    shapes = product(axes.block_sizes, axes.page_orders, axes.tokens, axes.l2_states)
     cases = []
-    for operation, key, shape, provider in product(axes.operations, axes.formats, list(shapes), axes.providers):
-        fmt = get_format(key)
-        geometry = fmt.geometry or Geometry()
-        block_size, page_order, tokens, l2_state = shape
-        cases.append(
-            Case(
-                operation=operation,
-                format=fmt.name,
-                revision=fmt.revision,
-                provider=provider,
-                arch=arch.name,
-                tokens=tokens,
-                requests=min(axes.requests, tokens) if get_operation(operation).uses_requests else 1,
-                block_size=block_size,
-                page_order=page_order,
-                l2_state=l2_state,
-                kv_lora_rank=geometry.kv_lora_rank if axes.kv_lora_rank is None else axes.kv_lora_rank,
-                rope_dim=geometry.rope_dim if axes.rope_dim is None else axes.rope_dim,
-            )
-        )
+    for operation, fmt in product(map(get_operation, axes.operations), map(get_format, axes.formats)):
+        if operation.covers(fmt):
+            for shape, provider in product(list(_shapes(axes, operation)), axes.providers):
+                geometry = fmt.geometry or Geometry()
+                cases.append(
+                    Case(
+                        operation=operation.name,
+                        format=fmt.name,
+                        revision=fmt.revision,
+                        provider=provider,
+                        arch=arch.name,
+                        kv_lora_rank=geometry.kv_lora_rank if axes.kv_lora_rank is None else axes.kv_lora_rank,
+                        rope_dim=geometry.rope_dim if axes.rope_dim is None else axes.rope_dim,
+                        **shape,
+                    )
+                )
     return cases
+
+
+def _shapes(axes: Axes, operation: Operation) -> Iterator[dict[str, Any]]:
+    """The axes of ``Case`` that make up a shape, for every shape of an operation."""
+    spanned: dict[str, Sequence[Any]] = {
+        "block_size": axes.block_sizes if operation.uses_pages else axes.block_sizes[:1],
+        "page_order": axes.page_orders if operation.uses_pages else PAGE_ORDERS[:1],
+        **{name: getattr(axes, name) or values for name, values in operation.axes.items()},
+        "tokens": axes.tokens or operation.tokens,
+        "l2_state": axes.l2_states,
+    }
+    for values in product(*spanned.values()):
+        shape = dict(zip(spanned, values, strict=True))
+        yield {**shape, "requests": min(axes.requests, shape["tokens"]) if operation.uses_requests else 1}
 
 
 def shape_of(case: Case) -> Shape:
     """The shape that an operation makes inputs for."""
-    geometry = Geometry(case.kv_lora_rank, case.rope_dim)
-    return Shape(case.tokens, case.requests, case.block_size, case.page_order == "shuffled", geometry)
+    return Shape(
+        case.tokens,
+        case.requests,
+        case.block_size,
+        case.page_order == "shuffled",
+        Geometry(case.kv_lora_rank, case.rope_dim),
+        **{name: getattr(case, name) for name in OWN_AXES},
+    )
 
 
 def operation_of(case: Case) -> Operation:
@@ -135,5 +154,6 @@ def traffic_facts(provider: Provider, case: Case, arch: Architecture) -> dict[st
     return {
         "bytes_read": traffic.bytes_read,
         "bytes_written": traffic.bytes_written,
+        "flops": traffic.flops or None,
         "conversion": provider.conversion(operation, fmt, arch),
     }

@@ -58,7 +58,7 @@ class MeasureBench:
         found = gate.outputs_of(call, operation.outputs(self._inputs.get(case, 0)))
         self.device.synchronize()
         facts["first_call_us"] = (time.perf_counter() - started) * 1e6
-        result = gate.compare(found, expected)
+        result = gate.compare(operation, found, expected)
         facts |= {"bytes_compared": result.bytes_compared, "bytes_differing": result.bytes_differing}
         if reason := self._why_incorrect(case, result):
             return Measurement(case, self.config.process, "incorrect", reason, facts=facts)
@@ -66,6 +66,12 @@ class MeasureBench:
         moved = facts["bytes_read"] + facts["bytes_written"]
         timing = self.device.time(bind, moved, case.l2_state, self.config.methods)
         facts |= timing.facts
+        for replay in timing.replays:
+            after = gate.outputs_of(replay, operation.outputs(self._inputs.get(case, 0)))
+            self.device.synchronize()
+            if reason := self._why_incorrect(case, gate.compare(operation, after, expected)):
+                reason = f"right when called, wrong as it was timed: {reason}"
+                return Measurement(case, self.config.process, "incorrect", reason, facts=facts)
         if facts.get("throttle_reasons"):
             reason = f"the device was throttled while this was timed: {facts['throttle_reasons']}"
             return Measurement(case, self.config.process, "throttled", reason, timing.samples, facts)
@@ -74,7 +80,7 @@ class MeasureBench:
     def _why_incorrect(self, case: Case, result: gate.GateResult) -> str | None:
         """Why a kernel is wrong: bytes that differ, or inputs that it changed. Inputs are made anew after either."""
         changed = self._inputs.changed(case)
-        reason = result.reason if result.bytes_differing else f"it changed its input {changed}" if changed else None
+        reason = result.reason or (f"it changed its input {changed}" if changed else None)
         if reason is not None:
             self._inputs.clear()
         return reason

@@ -43,7 +43,7 @@ class InterpretBench:
         result = self._results[small]
         counts = {"bytes_compared": result.bytes_compared, "bytes_differing": result.bytes_differing}
         facts = {**counts, "seed": self.config.seed}
-        if result.bytes_differing:
+        if result.reason is not None:
             return Measurement(case, self.config.process, "incorrect", result.reason, facts=facts)
         return Measurement(case, self.config.process, "ok", facts=facts)
 
@@ -56,7 +56,7 @@ class InterpretBench:
         launch = provider.plan(operation, fmt, inputs, 0)
         assert launch is not None  # the case was compiled, so the provider plans a launch for it
         with corrected_conversions():
-            return gate.compare(gate.outputs_of(launch.run, outputs), expected)
+            return gate.compare(operation, gate.outputs_of(launch.run, outputs), expected)
 
 
 class CompileBench:

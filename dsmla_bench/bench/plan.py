@@ -131,7 +131,7 @@ def why_not_timed(missing: Sequence[Architecture]) -> str:
 
 
 def calibration_of(run: Run) -> dict[str, float]:
-    """Medians of what the timed rows say of the machine: floor, quantum, copy bandwidth."""
+    """Medians of what the timed rows say of the machine: floor, quantum, copy bandwidth, rate of a product."""
     rows = run.rows()
-    known = {name: rows[name].dropna() for name in ("floor_us", "quantum_us", "copy_gbps")}
+    known = {name: rows[name].dropna() for name in ("floor_us", "quantum_us", "copy_gbps", "matmul_tflops")}
     return {name: float(values.median()) for name, values in known.items() if len(values)}

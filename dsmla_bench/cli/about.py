@@ -25,7 +25,7 @@ def list_axes(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """List operations, formats and providers, and why a provider cannot serve a format here. Needs no GPU."""
-    from dsmla_bench.bench.cases import DEFAULT_TOKENS, PAGE_ORDERS
+    from dsmla_bench.bench.cases import PAGE_ORDERS
     from dsmla_bench.kernels.arch import Architecture
     from dsmla_bench.kernels.formats import all_formats
     from dsmla_bench.kernels.operations import all_operations
@@ -36,18 +36,23 @@ def list_axes(
     usable = [
         {"operation": op.name, "format": fmt.key, "provider": name, "why_not": provider.why_not(op, fmt, target)}
         for op in all_operations()
-        for fmt in all_formats()
+        for fmt in filter(op.covers, all_formats())
         for name, provider in providers.items()
     ]
     if as_json:
-        print_json({"arch": target.name, "tokens": DEFAULT_TOKENS, "page_orders": PAGE_ORDERS, "cases": usable})
+        listed = {op.name: {"tokens": op.tokens, **op.axes} for op in all_operations()}
+        print_json({"arch": target.name, "axes": listed, "page_orders": PAGE_ORDERS, "cases": usable})
         return
-    lines = ["operations"] + [f"  {op.name:<18}{op.summary}" for op in all_operations()]
+    lines = ["operations"]
+    for op in all_operations():
+        axes = {"tokens": op.tokens, **op.axes}
+        lines += [f"  {op.name:<18}{op.summary}"]
+        lines += [f"    {name:<16}{', '.join(map(str, values))}" for name, values in axes.items()]
     widest = max(len(fmt.key) for fmt in all_formats())
     lines += ["formats"] + [f"  {fmt.key:<{widest}}  {fmt.summary}" for fmt in all_formats()]
     lines += ["providers"] + [f"  {name:<18}{provider.summary}" for name, provider in providers.items()]
-    lines += [f"tokens        {', '.join(map(str, DEFAULT_TOKENS))}", f"page orders   {', '.join(PAGE_ORDERS)}"]
-    print_text("\n".join([*lines, f"on {target.label}", *_reasons(usable)]))
+    lines += [f"page orders         {', '.join(PAGE_ORDERS)}", f"on {target.label}"]
+    print_text("\n".join([*lines, *_reasons(usable)]))
 
 
 def _reasons(cases: list[dict[str, Any]]) -> list[str]:

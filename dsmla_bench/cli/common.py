@@ -50,6 +50,11 @@ def integers(text: str, what: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(part) for part in parts))
 
 
+def optional_integers(text: str | None, what: str) -> tuple[int, ...] | None:
+    """As ``integers``; None for None."""
+    return None if text is None else integers(text, what)
+
+
 def print_json(value: Any) -> None:
     """One JSON document on standard output, in UTF-8 whatever the locale; paths keep the bytes that they have."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "surrogateescape"))

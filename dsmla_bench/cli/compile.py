@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsmla_bench.cli.common import ExitCode, choose, integers, print_json, print_run, print_text, split
+from dsmla_bench.cli.common import (
+    ExitCode,
+    choose,
+    integers,
+    optional_integers,
+    print_json,
+    print_run,
+    print_text,
+    split,
+)
 from dsmla_bench.cli.kernels import OUT_HELP, exit_code, with_progress
 
 if TYPE_CHECKING:
@@ -28,7 +37,9 @@ def compile_kernels(
         str | None, typer.Option(help="Formats, e.g. bf16,fp8_ds_mla:amax448. Default: all but the lab's.")
     ] = None,
     providers: Annotated[str, typer.Option(help="Providers whose kernels are Triton's.")] = "triton",
-    tokens: Annotated[str, typer.Option(help="Tokens per launch.")] = "1,16,128,1024,8192,65536",
+    tokens: Annotated[
+        str | None, typer.Option(help="Tokens per launch, e.g. 1,8192. Default: each operation's own.")
+    ] = None,
     block_sizes: Annotated[str, typer.Option(help="Tokens per cache page.")] = "64",
     workers: Annotated[int | None, typer.Option(help="Processes that compile. Default: one per CPU.", min=1)] = None,
     against: Annotated[
@@ -54,7 +65,7 @@ def compile_kernels(
         operations=choose(operations, [operation.name for operation in all_operations()], "operation"),
         formats=tuple(get_format(name).key for name in split(formats)) or tuple(fmt.key for fmt in default_formats()),
         providers=choose(providers, list(load_providers({})), "provider"),
-        tokens=integers(tokens, "--tokens"),
+        tokens=optional_integers(tokens, "--tokens"),
         block_sizes=integers(block_sizes, "--block-sizes"),
         page_orders=("ordered",),
     )

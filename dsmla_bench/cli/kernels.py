@@ -13,7 +13,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dsmla_bench.cli.about import VllmLibrary
-from dsmla_bench.cli.common import ExitCode, choose, integers, print_json, print_run, print_text, split
+from dsmla_bench.cli.common import (
+    ExitCode,
+    choose,
+    integers,
+    optional_integers,
+    print_json,
+    print_run,
+    print_text,
+    split,
+)
 
 if TYPE_CHECKING:
     from dsmla_bench.bench.plan import SweepPlan
@@ -35,7 +44,13 @@ def kernels(
         str | None, typer.Option(help="Formats, e.g. bf16,fp8_ds_mla:amax448. Default: all but the lab's.")
     ] = None,
     providers: Annotated[str | None, typer.Option(help="Providers, e.g. triton,vllm. Default: all.")] = None,
-    tokens: Annotated[str, typer.Option(help="Tokens per launch.")] = "1,16,128,1024,8192,65536",
+    tokens: Annotated[
+        str | None, typer.Option(help="Tokens per launch, e.g. 1,8192. Default: each operation's own.")
+    ] = None,
+    heads: Annotated[str | None, typer.Option(help="Query heads, of operations that have them.")] = None,
+    topk: Annotated[str | None, typer.Option(help="Cached rows that a query attends to (decode).")] = None,
+    queries: Annotated[str | None, typer.Option(help="Query tokens per request (decode).")] = None,
+    variants: Annotated[str | None, typer.Option(help="Ways of working, of operations that have several.")] = None,
     block_sizes: Annotated[str, typer.Option(help="Tokens per cache page.")] = "64",
     page_orders: Annotated[str | None, typer.Option(help="ordered, shuffled or both. Default: both.")] = None,
     requests: Annotated[int, typer.Option(help="Requests that a gather's tokens belong to.", min=1)] = 8,
@@ -75,7 +90,11 @@ def kernels(
         formats=tuple(dict.fromkeys(get_format(name).key for name in split(formats)))
         or tuple(fmt.key for fmt in default_formats()),
         providers=choose(providers, list(load_providers({})), "provider"),
-        tokens=integers(tokens, "--tokens"),
+        tokens=optional_integers(tokens, "--tokens"),
+        heads=optional_integers(heads, "--heads"),
+        topk=optional_integers(topk, "--topk"),
+        queries=optional_integers(queries, "--queries"),
+        variant=choose_variants(variants),
         block_sizes=integers(block_sizes, "--block-sizes"),
         page_orders=choose(page_orders, list(PAGE_ORDERS), "page order"),
         requests=requests,
@@ -102,6 +121,14 @@ def kernels(
     if interrupted:
         typer.echo(f"dsmla-bench: interrupted; finished rows are kept, go on with --resume {run.path}", err=True)
     raise typer.Exit(ExitCode.INTERRUPTED if interrupted else exit_code(run))
+
+
+def choose_variants(text: str | None) -> tuple[str, ...] | None:
+    """The named variants of operations, None for None. Raises ValueError listing what exists."""
+    from dsmla_bench.kernels.operations import all_operations
+
+    known = [name for operation in all_operations() for name in operation.axes.get("variant", ())]
+    return None if text is None else choose(text, known, "variant")
 
 
 def parse_architectures(text: str | None) -> tuple[Architecture, ...]:

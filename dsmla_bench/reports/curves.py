@@ -11,6 +11,7 @@ import pandas as pd
 
 from dsmla_bench.reports.kernel_frame import KEYS, in_order
 from dsmla_bench.reports.tables import LABELS, counts
+from dsmla_bench.rows import OWN_AXES
 
 PANEL = ["operation", "format", "revision"]
 DESCRIBED = ["arch", "l2_state", "page_order", "block_size", "requests"]
@@ -37,6 +38,7 @@ def describe(drawn: pd.DataFrame) -> str:
         f"{name} " * (name != "device") + value for name in ("device", "method") for value in _values(drawn, name)
     ]
     unusual = [axis for axis in ("kv_lora_rank", "rope_dim", "data") if drawn[axis].nunique() > 1]
+    unusual += [axis for axis in OWN_AXES if drawn[axis].notna().any()]
     return ", ".join([*constants, *(_describe_axis(drawn, axis) for axis in (*DESCRIBED, *unusual))])
 
 
@@ -46,7 +48,7 @@ def _one_line_each(panel: pd.DataFrame) -> pd.DataFrame:
     if (panel["page_order"] == wanted).any():
         panel = panel[panel["page_order"] == wanted]
     for axis in KEYS:
-        if axis not in (*PANEL, "tokens", "requests"):
+        if axis not in (*PANEL, "tokens", "requests") and panel[axis].notna().any():
             panel = panel[panel[axis] == panel[axis].mode()[0]]
     distance = (panel["requests"] - panel["requests"].mode()[0]).abs()
     nearest: pd.DataFrame = panel[distance == distance.groupby(panel["tokens"]).transform("min")]
@@ -55,7 +57,8 @@ def _one_line_each(panel: pd.DataFrame) -> pd.DataFrame:
 
 def _describe_axis(drawn: pd.DataFrame, axis: str) -> str:
     label = LABELS.get(axis, axis)
-    by_operation = {str(name): _span(group[axis]) for name, group in drawn.groupby("operation", sort=False)}
+    known = drawn[drawn[axis].notna()]
+    by_operation = {str(name): _span(group[axis]) for name, group in known.groupby("operation", sort=False)}
     if len(set(by_operation.values())) == 1:
         return f"{label} {next(iter(by_operation.values()))}"
     return f"{label} " + ", ".join(f"{span} ({name})" for name, span in by_operation.items())

@@ -6,16 +6,16 @@ import functools
 import sys
 
 from dsmla_bench.kernels.discovery import discover, require_unique
-from dsmla_bench.kernels.operations.base import Operation, Shape, Traffic
+from dsmla_bench.kernels.operations.base import Operation, Outputs, Shape, Traffic
 
-__all__ = ["Operation", "Shape", "Traffic", "all_operations", "get_operation"]
+__all__ = ["Operation", "Outputs", "Shape", "Traffic", "all_operations", "get_operation"]
 
-_ORDER = ("write", "gather")
+_ORDER = ("write", "gather", "fused_norm_rope", "fused_q", "decode")
 
 
 @functools.cache
 def all_operations() -> tuple[Operation, ...]:
-    """Every known operation, write and gather first."""
+    """Every known operation, ours first."""
     found = discover(sys.modules[__name__], "OPERATIONS", "dsmla_bench.operations", Operation)
     require_unique((operation.name for operation in found), "operation")
     return tuple(sorted(found, key=lambda op: (_ORDER.index(op.name) if op.name in _ORDER else len(_ORDER), op.name)))

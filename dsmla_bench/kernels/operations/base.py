@@ -7,8 +7,8 @@ touches one file. Inputs are a frozen dataclass of tensors; an operation writes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ class Shape:
     requests    requests they belong to; operations without requests ignore it
     block_size  tokens per cache page
     shuffled    whether pages (and the slots in them) are visited in random order instead of ascending
+    heads, topk, queries, variant   of the operations that have such an axis: see ``rows.Case``
     """
 
     tokens: int
@@ -32,14 +33,27 @@ class Shape:
     block_size: int = 64
     shuffled: bool = False
     geometry: Geometry = Geometry()
+    heads: int | None = None
+    topk: int | None = None
+    queries: int | None = None
+    variant: str | None = None
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that one launch must move through memory at least: every input read once, every output written once."""
+    """What one launch must do at least.
+
+    bytes_read, bytes_written   through memory: every input once, every output once
+    flops                       operations of its matrix products, a multiplication and an addition each; 0 for none
+    """
 
     bytes_read: int
     bytes_written: int
+    flops: int = 0
+
+
+Outputs = Mapping[str, torch.Tensor]
+DEFAULT_TOKENS = (1, 16, 128, 1024, 8192, 65536)
 
 
 @dataclass(frozen=True)
@@ -52,17 +66,29 @@ class Operation:
     plan         (format, inputs, arch) -> the Triton launch, None when there is nothing to do
     traffic      (format, shape) -> Traffic
     encodes      whether it writes rows, and so uses the format's ``encode``
+    uses_requests  whether its tokens belong to requests
+    uses_pages   whether it touches a paged cache: block size and page order are axes of it
+    tokens       the sizes that a sweep measures unless told otherwise
+    axes         further axes of it (``rows.OWN_AXES``) and the values that a sweep measures unless told otherwise
+    covers       whether a format is worth a row; one that changes nothing for the operation is not
+    tolerance    (found, expected), outputs by name -> in words why they differ more than the operation allows, None
+                 when they do not. Without it every byte must be equal
     """
 
     name: str
     summary: str
     make_inputs: Callable[[CacheFormat, Shape, torch.device, torch.Generator], Any]
-    outputs: Callable[[Any], dict[str, torch.Tensor]]
+    outputs: Callable[[Any], Outputs]
     reference: Callable[[CacheFormat, Any], Callable[[], None]]
     plan: Callable[[CacheFormat, Any, int], Launch | None]
     traffic: Callable[[CacheFormat, Shape], Traffic]
     encodes: bool = False
     uses_requests: bool = False
+    uses_pages: bool = True
+    tokens: tuple[int, ...] = DEFAULT_TOKENS
+    axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    covers: Callable[[CacheFormat], bool] = lambda fmt: True
+    tolerance: Callable[[Outputs, Outputs], str | None] | None = None
 
 
 def random_latents(shape: Shape, device: torch.device, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
