@@ -153,7 +153,7 @@ class Row:
     bound_us      max(floor_us, bytes / copy_gbps, flops / matmul_tflops): the fastest this machine allows
     bound_share   bound_us / us; null where the time is under twice the floor
     kcycles       us · sm_mhz / 1000: the time on the clock of the multiprocessors, which clock changes leave alone
-    sm_mhz        the multiprocessor clock right after the samples, median over processes
+    sm_mhz        the multiprocessor clock, the lowest read around the samples, median over processes
     throttle_reasons  why the device was slowed down while the row was timed
     peak_gbps     what the device's memory can move at most, by its clock and bus width
     binary_sha256 of the machine code that was run, or of the library that holds it

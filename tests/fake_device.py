@@ -41,7 +41,7 @@ class FakeDevice:
         self.fault = None
 
     def calibrate(self, methods):
-        return {"floor_us": 0.7, "quantum_us": 0.001, "copy_gbps": 4000.0, "matmul_tflops": 800.0}
+        return {"floor_us": 0.7, "quantum_us": 0.001, "copy_gbps": 4000.0, "matmul_tflops": 800.0, "sm_mhz": 1980.0}
 
     def synchronize(self):
         pass
@@ -56,7 +56,7 @@ class FakeDevice:
             time.sleep(3600)
         if self.fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        throttled = {"throttle_reasons": "thermal (hardware)"} if self.fault == "throttle" else {}
+        throttled = {"throttle_reasons": "thermal (hardware)", "sm_mhz": 1400.0} if self.fault == "throttle" else {}
         samples = {method: self.samples[method] for method in methods}
         return Timing(samples, {"sm_mhz": 1980.0, **self.facts, **throttled}, [bind(0)])
 

@@ -1,6 +1,7 @@
 """Timing, by pure functions and on a fake device: records to launches, rotation, slopes, the harness's self-test."""
 
 import pytest
+import torch
 
 from dsmla_bench.bench.activity import LaunchTime, Record, launch_times
 from dsmla_bench.bench.device import METHODS, MeasurementError, Timing
@@ -145,6 +146,22 @@ def test_selftest_passes_on_a_device_that_reads_right_and_fails_on_one_that_does
 def test_the_smallest_effect_is_at_least_twice_the_quantum():
     facts = resolution(KnownDevice(), "graph")
     assert facts["smallest_effect"] == pytest.approx(2 * 0.001 / 5.4)
+
+
+@pytest.mark.gpu
+def test_a_graph_keeps_what_its_calls_use():
+    from dsmla_bench.bench.kernels import ReadyGraph
+
+    out = torch.zeros(1 << 20, device="cuda")
+
+    def fill_with(value: float):
+        source = torch.full_like(out, value)
+        return lambda: out.copy_(source)
+
+    graph = ReadyGraph([fill_with(2.0)])
+    fill_with(7.0)  # takes the memory of whatever is gone
+    graph.replay()
+    assert out.unique().tolist() == [2.0]
 
 
 @pytest.mark.gpu

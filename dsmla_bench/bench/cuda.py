@@ -18,9 +18,10 @@ from dsmla_bench.bench.rotation import plan_rotation
 from dsmla_bench.kernels.arch import Architecture
 
 GRAPH_REPLAYS = 15
+CALIBRATION_REPLAYS = 3
 ACTIVITY_REPLAYS = 3
 COPY_BYTES = 2**30
-MATMUL_SIZE = 8192
+MATMUL_SIZE = 4096
 CLOCK_CYCLES = 200_000
 
 
@@ -48,7 +49,7 @@ class CudaDevice:
         torch.cuda.synchronize(self.torch_device)
 
     def calibrate(self, methods: Sequence[str]) -> dict[str, Any]:
-        """An empty kernel by the first method, what that method resolves, a copy's bandwidth, a product's rate."""
+        """An empty kernel by the first method, what that resolves, a copy's bandwidth, a product's rate, the clock."""
         launches = [kernels.empty] * graphs.LONG_LAUNCHES
         floor = _TimedLaunches(launches, graphs.SHORT_LAUNCHES, None, methods[0]).samples()
         return {
@@ -56,6 +57,7 @@ class CudaDevice:
             "quantum_us": graphs.quantum_us(floor),
             "copy_gbps": self.copy_gbps(),
             "matmul_tflops": self.matmul_tflops(),
+            "sm_mhz": self.sm_mhz(),
         }
 
     def matmul_tflops(self, size: int = MATMUL_SIZE) -> float:
@@ -69,8 +71,9 @@ class CudaDevice:
             torch.mm(a, b, out=product)
 
         multiply()
-        us = statistics.median(_TimedLaunches([multiply] * 4, 1, None, "graph").samples())
-        return 2 * size**3 / us / 1e6
+        # Few replays: a long burst of products would leave the card at its power limit for the first cases.
+        timed = _TimedLaunches([multiply] * 4, 1, None, "graph", CALIBRATION_REPLAYS)
+        return 2 * size**3 / statistics.median(timed.samples()) / 1e6
 
     def copy_gbps(self, nbytes: int = COPY_BYTES) -> float:
         """The ceiling: GB/s of bytes read + written of the fastest of several copy kernels over ``nbytes``."""
@@ -80,7 +83,8 @@ class CudaDevice:
         for block, warps in kernels.COPY_CONFIGURATIONS:
             copy = kernels.copy(source, target, block, warps)
             copy()
-            best_us = min(best_us, statistics.median(_TimedLaunches([copy] * 4, 1, None, "graph").samples()))
+            timed = _TimedLaunches([copy] * 4, 1, None, "graph", CALIBRATION_REPLAYS)
+            best_us = min(best_us, statistics.median(timed.samples()))
         return 2 * nbytes / best_us / 1e3
 
     def time(self, bind: Callable[[int], Call], nbytes: int, l2_state: str, methods: Sequence[str]) -> Timing:
@@ -145,8 +149,11 @@ class CudaDevice:
 class _TimedLaunches:
     """Launches captured for one method, the first ``short`` of which are there to settle the pipeline."""
 
-    def __init__(self, launches: list[Call], short: int, before: Call | None, method: str) -> None:
-        self._method, self._short, self._long = method, short, len(launches)
+    def __init__(
+        self, launches: list[Call], short: int, before: Call | None, method: str, replays: int | None = None
+    ) -> None:
+        self._short, self._long = short, len(launches)
+        self._replays = replays or (GRAPH_REPLAYS if method == "graph" else ACTIVITY_REPLAYS)
         steps = separated(launches) if method == "activity" else launches
         self._graph = kernels.ReadyGraph(steps, before)
         self._short_graph = kernels.ReadyGraph(launches[:short], before) if method == "graph" else None
@@ -155,8 +162,8 @@ class _TimedLaunches:
         """Samples of µs per launch; the summed durations of an operation's kernels go into ``facts``."""
         if self._short_graph is not None:
             launches = (self._short, self._long)
-            return graphs.slope_samples(self._short_graph, self._graph, launches, GRAPH_REPLAYS)
-        times = activity_times(self._graph, self._long, self._short, ACTIVITY_REPLAYS)
+            return graphs.slope_samples(self._short_graph, self._graph, launches, self._replays)
+        times = activity_times(self._graph, self._long, self._short, self._replays)
         if facts is not None:
             facts["us_sum"] = statistics.median(time.sum_us for time in times)
         return [time.span_us for time in times]

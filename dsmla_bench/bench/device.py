@@ -49,7 +49,9 @@ class Device(Protocol):
     torch_device: torch.device
 
     def calibrate(self, methods: Sequence[str]) -> dict[str, Any]:
-        """``floor_us``, ``quantum_us`` of the first method, ``copy_gbps`` and ``matmul_tflops``: columns of a row."""
+        """Columns of a row: ``floor_us`` and ``quantum_us`` of the first method, ``copy_gbps``, ``matmul_tflops``, and
+        ``sm_mhz``, the clock that the device has when nothing slows it down.
+        """
         ...
 
     def synchronize(self) -> None:

@@ -113,7 +113,8 @@ class ReadyGraph:
     MARGIN, LEAST_NS, ATTEMPTS = 3.0, 50_000, 6
 
     def __init__(self, calls: Sequence[Call], before: Call | None = None) -> None:
-        self._graph, self._before = torch.cuda.CUDAGraph(), before
+        # A graph holds addresses, its calls the tensors that lie there.
+        self._graph, self._calls, self._before = torch.cuda.CUDAGraph(), calls, before
         with torch.cuda.graph(self._graph):
             for call in calls:
                 call()

@@ -19,6 +19,7 @@ from dsmla_bench.bench.worker import WorkerConfig
 from dsmla_bench.kernels.operations import Operation
 from dsmla_bench.kernels.providers import Provider, load_providers
 from dsmla_bench.rows import Case, Measurement
+from dsmla_bench.summary import CLOCK_DRIFT
 
 
 class MeasureBench:
@@ -72,8 +73,9 @@ class MeasureBench:
             if reason := self._why_incorrect(case, gate.compare(operation, after, expected)):
                 reason = f"right when called, wrong as it was timed: {reason}"
                 return Measurement(case, self.config.process, "incorrect", reason, facts=facts)
-        if facts.get("throttle_reasons"):
-            reason = f"the device was throttled while this was timed: {facts['throttle_reasons']}"
+        if facts.get("throttle_reasons") and facts["sm_mhz"] < (1 - CLOCK_DRIFT) * self.calibration["sm_mhz"]:
+            clocks = f"{facts['sm_mhz']:.0f} of {self.calibration['sm_mhz']:.0f} MHz"
+            reason = f"the device was throttled while this was timed: {facts['throttle_reasons']}, {clocks}"
             return Measurement(case, self.config.process, "throttled", reason, timing.samples, facts)
         return Measurement(case, self.config.process, "ok", samples=timing.samples, facts=facts)
 
