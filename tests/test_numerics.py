@@ -1,9 +1,12 @@
 """The conversions that define the bytes, held exhaustively against ml_dtypes and against written-out codes."""
 
+import math
+
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
+import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
@@ -97,3 +100,58 @@ def test_interpreter_converts_as_hardware_does_under_the_fixture():
     assert interpreter._convert_float(bits, tl.float32, tl.float8e4nv, None).tolist() == [0x70, 0x38, 0x7E]
     halfway = np.array([1.00390625, 1.01171875], dtype=np.float32).view(np.uint32)
     assert interpreter._convert_float(halfway, tl.float32, tl.bfloat16, None).tolist() == [0x3F80, 0x3F82]
+
+
+MANTISSAS = torch.arange(0x3F800000, 0x40000000, dtype=torch.int32).view(torch.float32)
+"""Every fp32 value from 1 to 2."""
+
+
+@triton.jit
+def pow2_448th_kernel(values_ptr, bits_ptr, BLOCK: tl.constexpr):
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(bits_ptr + index, numerics.pow2_448th_bits(tl.load(values_ptr + index)))
+
+
+@triton.jit
+def near_division_kernel(values_ptr, divisor_ptr, quotients_ptr, BLOCK: tl.constexpr):
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    divisor = tl.load(divisor_ptr)
+    values = tl.load(values_ptr + index).to(tl.float32)
+    tl.store(quotients_ptr + index, numerics.near_division(values, divisor, tl.div_rn(1.0, divisor)))
+
+
+def blocks_of(kernel, values, *arguments):
+    """``kernel`` over all of ``values``, fp32 or bf16, in blocks of 65536: what it wrote, fp32."""
+    found = torch.empty(values.shape, dtype=torch.float32, device=values.device)
+    kernel[(values.numel() // 65536,)](values, *arguments, found, BLOCK=65536)
+    return found
+
+
+@pytest.mark.parametrize("exponent", [-110, 0, 100])
+def test_the_power_of_two_above_a_448th_is_right_for_every_mantissa(device, exponent):
+    values = (MANTISSAS * 2.0**exponent).to(device)
+    found = torch.empty(values.shape, dtype=torch.int32, device=device)
+    pow2_448th_kernel[(values.numel() // 65536,)](values, found, BLOCK=65536)
+    assert torch.equal(found.view(torch.float32), numerics.ceil_pow2(numerics.divide(values, 448.0)))
+
+
+def test_a_sixth_is_right_for_every_mantissa_and_saturates(device):
+    values = torch.cat([MANTISSAS, MANTISSAS * 64.0]).to(device)
+    six = torch.tensor([6.0], device=device)
+    assert torch.equal(blocks_of(near_division_kernel, values, six), numerics.divide(values, 6.0))
+    largest = torch.tensor([3e38, math.inf]).repeat_interleave(32768).to(device)
+    assert blocks_of(near_division_kernel, largest, six).min() > 512
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_bf16_over_an_ordinary_scale_is_right_for_every_value_that_e4m3_tells_apart(device, seed):
+    generator = torch.Generator().manual_seed(seed)
+    scale = torch.rand(1, generator=generator) + 1.0
+    scale = scale * 2.0 ** torch.randint(-90, 90, (1,), generator=generator)
+    values, scale = ALL_BF16.bfloat16().to(device), scale.to(device)
+    found, expected = blocks_of(near_division_kernel, values, scale), values.float() / scale
+    between = (expected.abs() >= 2.0**-20) & (expected.abs() <= 2.0**10)
+    assert between.sum() > 5000
+    assert torch.equal(found[between], expected[between])
+    codes = [numerics.e4m3_from_fp32(quotients).cpu() for quotients in (found, expected)]
+    assert torch.equal(*codes)

@@ -25,6 +25,22 @@ def check_matrix(name: str, tensor: torch.Tensor, dtype: torch.dtype, width: int
         raise ValueError(f"{name} must be contiguous in its last dimension, found stride {tensor.stride(1)}")
 
 
+def check_rows(
+    name: str, tensor: torch.Tensor, rows: int, width: int | None = None, dtype: torch.dtype = torch.bfloat16
+) -> None:
+    """As ``check_matrix``, with at least ``rows`` rows: one for each token, and what pads a captured graph."""
+    check_matrix(name, tensor, dtype, width)
+    if len(tensor) < rows:
+        raise ValueError(f"{name} must have at least a row for each of {rows} tokens, found {len(tensor)}")
+
+
+def check_output(name: str, tensor: torch.Tensor, rows: int, width: int, dtype: torch.dtype = torch.bfloat16) -> None:
+    """As ``check_rows``, for a tensor that is written: its rows do not overlap."""
+    check_rows(name, tensor, rows, width, dtype)
+    if len(tensor) > 1 and tensor.stride(0) < width:
+        raise ValueError(f"{name} rows must not overlap, found row stride {tensor.stride(0)}")
+
+
 def check_index(
     name: str, tensor: torch.Tensor, at_least: int = 0, dtypes: tuple[torch.dtype, ...] = INDEX_TYPES
 ) -> None:

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from dsmla_bench.kernels.arch import Architecture
+from dsmla_bench.kernels.formats.numerics import per_tile
 
 E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 E2M1_MIDPOINTS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
@@ -69,17 +70,18 @@ def unpacked_nibbles(packed: torch.Tensor) -> torch.Tensor:
 def round_to_e2m1(values):
     """fp32 block → e2m1 codes 0..15 (int32), for targets without the conversion instruction.
 
-    Adding 2^22 to a magnitude below 2 rounds it to a multiple of 0.5, half to even, in the sum's low bits; 2^23 does so
-    to multiples of 1 below 4, and 2^24 to multiples of 2 beyond. Those are e2m1's steps, and its codes count them.
+    With 2^k the power of two below a magnitude, 1 at least, adding 2^(k + 22) rounds it to a multiple of 2^(k - 1), half
+    to even, which the sum's low bits count. Those are e2m1's steps: the code is that count and 2 k. The exponent of the
+    sum, 149 + k, doubled adds the 2 k; 3 · 2^k more, six steps, make what is left of it a multiple of 8.
+
+    A NaN must be positive, as every arithmetic operation leaves it.
     """
-    magnitude = tl.abs(values)
-    magnitude = tl.where(magnitude < 6.0, magnitude, 6.0)
-    binade = tl.maximum(magnitude.to(tl.int32, bitcast=True) >> 23, 127)
-    anchor = (binade + 22) << 23
-    total = (magnitude + anchor.to(tl.float32, bitcast=True)).to(tl.int32, bitcast=True)
-    code = total - anchor + 2 * (binade - 127)
-    sign = (values.to(tl.int32, bitcast=True) >> 28) & 8
-    return tl.where(values == values, code | sign, 7)
+    magnitude = tl.minimum(tl.abs(values), 6.0)
+    power = tl.maximum(magnitude, 1.0).to(tl.int32, bitcast=True) & 0x7F800000
+    total = tl.fma(power.to(tl.float32, bitcast=True), 4194304.0 + 3.0, magnitude).to(tl.uint32, bitcast=True)
+    code = total + (total >> 22)
+    sign = values.to(tl.uint32, bitcast=True) >> 28
+    return (((code ^ sign) & 7) ^ sign).to(tl.int32)
 
 
 @triton.jit
@@ -101,19 +103,19 @@ def pack_e2m1(values, NATIVE: tl.constexpr):
 
 
 @triton.jit
-def e2m1_magnitude(codes):
-    """e2m1 codes 0..15 (int32) → signed fp32.
+def e2m1_in_half(codes):
+    """e2m1 codes 0..15 (int32) → their values · 2^-14, fp32.
 
     The three low bits are an exponent and a mantissa bit; placed at the top of a half's fields they read 2^-14 too
     small, e2m1's subnormal 0.5 included.
     """
     bits = ((codes & 7) << 9) | ((codes & 8) << 12)
-    return bits.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32) * 16384.0
+    return bits.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @triton.jit
-def decode_e2m1(packed):
-    """Bytes [T, n] (uint8) → fp32 [T, 2 n], exact."""
+def decode_e2m1(packed, scales, TILE: tl.constexpr):
+    """Bytes [T, n] (uint8) and fp32 scales of tiles [T, 2 n / TILE], up to 2^113 → value · scale, fp32 [T, 2 n]."""
     codes = packed.to(tl.int32)
-    values = tl.join(e2m1_magnitude(codes & 0xF), e2m1_magnitude(codes >> 4))
-    return tl.reshape(values, (packed.shape[0], 2 * packed.shape[1]))
+    values = tl.join(e2m1_in_half(codes & 0xF), e2m1_in_half(codes >> 4))
+    return tl.reshape(values, (packed.shape[0], 2 * packed.shape[1])) * per_tile(scales * 16384.0, TILE)

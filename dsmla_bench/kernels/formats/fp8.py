@@ -19,6 +19,7 @@ from dsmla_bench.kernels.formats.numerics import (
     e4m3_from_fp32,
     encode_e4m3,
     fp32_from_e4m3,
+    near_division,
     within,
 )
 
@@ -45,17 +46,35 @@ def dequantize(
 
 
 @triton.jit
+def divided_codes(values, scale):
+    """bf16 or fp32 block → e4m3(values / scale), bytes (uint8).
+
+    bf16 values over an ordinary scale are divided in a few operations; ``numerics.near_division`` says which scales
+    are ordinary.
+    """
+    wide = values.to(tl.float32)
+    scale = tl.cast(scale, tl.float32)
+    bits = scale.to(tl.int32, bitcast=True)
+    if values.dtype == tl.bfloat16:
+        if (scale > 7.888609052210118e-31) & (scale < 1.2676506002282294e30) & ((bits & 0x7FFFFF) != 0x7FFFFF):
+            quotients = near_division(wide, scale, tl.div_rn(1.0, scale))
+        else:
+            quotients = tl.div_rn(wide, scale)
+    else:
+        quotients = tl.div_rn(wide, scale)
+    return encode_e4m3(quotients)
+
+
+@triton.jit
 def encode(
     kv_c, k_pe, scale, row_ptr, suffix_ptr, mask, KV_LORA_RANK: tl.constexpr, ROPE_DIM: tl.constexpr, ARCH: tl.constexpr
 ):
     """Store a block of tokens; see ``formats.base``."""
     nope = tl.arange(0, kv_c.shape[1])
-    codes = encode_e4m3(tl.div_rn(kv_c.to(tl.float32), scale))
-    tl.store(row_ptr[:, None] + nope, codes, within(mask, nope, KV_LORA_RANK))
+    tl.store(row_ptr[:, None] + nope, divided_codes(kv_c, scale), within(mask, nope, KV_LORA_RANK))
     if ROPE_DIM > 0:
         rope = tl.arange(0, k_pe.shape[1])
-        codes = encode_e4m3(tl.div_rn(k_pe.to(tl.float32), scale))
-        tl.store(row_ptr[:, None] + KV_LORA_RANK + rope, codes, within(mask, rope, ROPE_DIM))
+        tl.store(row_ptr[:, None] + KV_LORA_RANK + rope, divided_codes(k_pe, scale), within(mask, rope, ROPE_DIM))
 
 
 @triton.jit

@@ -29,7 +29,6 @@ from dsmla_bench.kernels.formats.numerics import (
     bf16_from_fp32,
     bytes_of,
     ceil_pow2,
-    ceil_pow2_bits,
     decode_e4m3,
     divide,
     e4m3_from_fp32,
@@ -38,6 +37,7 @@ from dsmla_bench.kernels.formats.numerics import (
     inverse_pow2,
     map_tiles,
     per_tile,
+    pow2_448th_bits,
     rounded_to_bf16,
     tile_amax,
 )
@@ -87,7 +87,7 @@ def encode_pow2(
 ):
     """Store a block of tokens, revision pow2; see ``formats.base``."""
     values = kv_c.to(tl.float32)
-    bits = ceil_pow2_bits(tl.maximum(tl.div_rn(tile_amax(values, 4, 128), 448.0), 1e-4))
+    bits = tl.maximum(pow2_448th_bits(tile_amax(values, 4, 128)), 0x39000000)  # 2^-13, the power of two above 1e-4
     codes = encode_e4m3(values * per_tile(inverse_pow2(bits), 128))
     _store(codes, bits.to(tl.float32, bitcast=True), k_pe, row_ptr, mask)
 

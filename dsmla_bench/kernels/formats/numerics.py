@@ -115,9 +115,32 @@ def ceil_pow2_bits(values):
 
 
 @triton.jit
+def pow2_448th_bits(amax):
+    """fp32 amax block → the bits (int32) of ``ceil_pow2(amax / 448)`` where that is 2^-126 or more, else less.
+
+    448 is 1.75 · 2^8, so the power of two is that of amax, 2^8 less, and the next one where its mantissa is above 1.75.
+    """
+    bits = amax.to(tl.int32, bitcast=True)
+    return tl.where(bits == 0x7F800000, bits, ((bits + 0x1FFFFF) & 0x7F800000) - (8 << 23))
+
+
+@triton.jit
 def mx_scale_bits(amax):
     """fp32 amax block → the bits (int32) of ``mx_scale``."""
-    return ceil_pow2_bits(tl.div_rn(tl.maximum(amax, 1e-4), 448.0))
+    return pow2_448th_bits(tl.maximum(amax, 1e-4))
+
+
+@triton.jit
+def near_division(values, divisor, inverse):
+    """fp32 values / divisor: the product with ``inverse`` = 1 / divisor, and what the remainder adds to it.
+
+    Correctly rounded for quotients from 2^-20 to 2^10 in magnitude where the divisor is 6, or where values are bf16 and
+    the divisor lies between 2^-100 and 2^100 with a mantissa that is not all ones; smaller quotients stay below 2^-19,
+    larger ones above 2^9 and infinities infinite. (P. Markstein, IBM J. Res. Dev. 34, 1990.)
+    """
+    quotient = tl.minimum(tl.maximum(values * inverse, -1024.0), 1024.0)  # finite, so that a remainder is no NaN
+    # With the signs this way round a negative zero stays one.
+    return tl.fma(tl.fma(quotient, divisor, -values), -inverse, quotient)
 
 
 @triton.jit
@@ -137,8 +160,8 @@ def decode_ue8m0(codes):
 @triton.jit
 def tile_amax(values, TILES: tl.constexpr, TILE: tl.constexpr):
     """fp32 [T, TILES · TILE] → the largest magnitude of every tile [T, TILES]. NaN does not count."""
-    magnitudes = tl.where(values == values, tl.abs(values), 0.0)
-    return tl.max(tl.reshape(magnitudes, (values.shape[0], TILES, TILE)), axis=2)
+    amax = tl.max(tl.reshape(tl.abs(values), (values.shape[0], TILES, TILE)), axis=2)
+    return tl.where(amax == amax, amax, 0.0)  # a maximum passes NaN over, unless there is nothing else
 
 
 @triton.jit

@@ -118,7 +118,7 @@ def decode(
     scales = tl.load(row_ptr[:, None] + 256 + tl.arange(0, 32), mask[:, None], other=0)
     rope_ptr = (row_ptr + 288).to(tl.pointer_type(tl.bfloat16), bitcast=True)
     k_pe = tl.load(rope_ptr[:, None] + tl.arange(0, 64), mask[:, None], other=0.0)
-    return (decode_e2m1(packed) * per_tile(decode_e4m3(scales), 16) * scale).to(tl.bfloat16), k_pe
+    return (decode_e2m1(packed, decode_e4m3(scales), 16) * scale).to(tl.bfloat16), k_pe
 
 
 FORMATS = (

@@ -70,6 +70,7 @@ class Operation:
     uses_pages   whether it touches a paged cache: block size and page order are axes of it
     tokens       the sizes that a sweep measures unless told otherwise
     axes         further axes of it (``rows.OWN_AXES``) and the values that a sweep measures unless told otherwise
+    variants     every value of its axis ``variant``, those of ``axes`` first; () where it has no such axis
     covers       whether a format is worth a row; one that changes nothing for the operation is not
     tolerance    (found, expected), outputs by name -> in words why they differ more than the operation allows, None
                  when they do not. Without it every byte must be equal
@@ -87,21 +88,22 @@ class Operation:
     uses_pages: bool = True
     tokens: tuple[int, ...] = DEFAULT_TOKENS
     axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    variants: tuple[str, ...] = ()
     covers: Callable[[CacheFormat], bool] = lambda fmt: True
     tolerance: Callable[[Outputs, Outputs], str | None] | None = None
 
 
-def random_latents(shape: Shape, device: torch.device, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """kv_c [T, kv_lora_rank] and k_pe [T, rope_dim] in bf16, standard normal, as two slices of one projection.
-
-    On the meta device they have no values, and none are drawn.
-    """
-    geometry = shape.geometry
-    size = (shape.tokens, geometry.kv_lora_rank + geometry.rope_dim)
+def random_values(size: tuple[int, ...], device: torch.device, generator: torch.Generator) -> torch.Tensor:
+    """bf16 of any size, standard normal. On the meta device they have no values, and none are drawn."""
     if device.type == "meta":
-        values = torch.empty(size, dtype=torch.bfloat16, device=device)
-    else:
-        values = torch.randn(size, generator=generator, device=generator.device).to(torch.bfloat16).to(device)
+        return torch.empty(size, dtype=torch.bfloat16, device=device)
+    return torch.randn(size, generator=generator, device=generator.device).to(torch.bfloat16).to(device)
+
+
+def random_latents(shape: Shape, device: torch.device, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """kv_c [T, kv_lora_rank] and k_pe [T, rope_dim] in bf16, standard normal, as two slices of one projection."""
+    geometry = shape.geometry
+    values = random_values((shape.tokens, geometry.kv_lora_rank + geometry.rope_dim), device, generator)
     return values[:, : geometry.kv_lora_rank], values[:, geometry.kv_lora_rank :]
 
 

@@ -25,9 +25,11 @@ from dsmla_bench.kernels import checks
 from dsmla_bench.kernels.formats import CacheFormat, Geometry
 from dsmla_bench.kernels.launch import Launch, block_width, device_arch
 from dsmla_bench.kernels.operations.base import Operation, Shape, Traffic, layer_scale, page_order, random_latents
-from dsmla_bench.kernels.operations.pages import cache_of, data_stride, load_rows, token_pointers
+from dsmla_bench.kernels.operations.pages import cache_of, data_stride, load_rows, page_and_row, token_pointers
 
 STARTS_BLOCK = 64
+LINE_ENTRIES = tl.constexpr(32)
+"""int32 in one line of the cache."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ def plan(fmt: CacheFormat, inputs: GatherInputs, arch: int) -> Launch | None:
         ),
         constants={
             "DECODE": fmt.decode,
+            "PREFETCH": isinstance(gather_kernel, triton.runtime.JITFunction),
             "BLOCK_SIZE": inputs.cache.shape[1],
             "SUFFIX_BYTES": fmt.suffix_bytes,
             "KV_LORA_RANK": geometry.kv_lora_rank,
@@ -134,7 +137,7 @@ def validate(fmt: CacheFormat, inputs: GatherInputs) -> None:
 
 def _configuration(tokens: int) -> tuple[int, int]:
     """Tokens and warps per program, measured on an H200: few tokens spread over the chip, many fill memory queues."""
-    return (1, 2) if tokens <= 1024 else (4, 2)
+    return (1, 2) if tokens <= 1024 else (4, 1)
 
 
 @triton.jit(do_not_specialize=["num_tokens", "num_requests", "num_blocks", "max_pages"])
@@ -154,6 +157,7 @@ def gather_kernel(
     data_stride,
     workspace_stride,
     DECODE: tl.constexpr,
+    PREFETCH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     SUFFIX_BYTES: tl.constexpr,
     KV_LORA_RANK: tl.constexpr,
@@ -164,13 +168,19 @@ def gather_kernel(
     STARTS_BLOCK: tl.constexpr,
 ):
     """Grid (ceil(N / BLOCK_TOKENS),): each program finds the pages of BLOCK_TOKENS workspace rows and decodes them."""
-    token = tl.program_id(0).to(tl.int64) * BLOCK_TOKENS + tl.arange(0, BLOCK_TOKENS)
-    request = _owner(token, workspace_starts_ptr, num_requests, STARTS_BLOCK)
+    if PREFETCH:
+        # Which entries are needed is known only once the starts are here; until then the table comes into L2 by lines.
+        entry = tl.program_id(0) * LINE_ENTRIES
+        if entry < (num_requests - 1) * block_table_stride + max_pages:
+            prefetch(block_table_ptr + entry)
+    first = tl.program_id(0).to(tl.int64) * BLOCK_TOKENS
+    token = first + tl.arange(0, BLOCK_TOKENS)
+    request = _owners(first, workspace_starts_ptr, num_requests, BLOCK_TOKENS, STARTS_BLOCK)
     mask = (token < num_tokens) & (request >= 0)
     position = token - tl.load(workspace_starts_ptr + request, mask, other=0).to(tl.int64)
     if seq_starts_ptr is not None:
         position += tl.load(seq_starts_ptr + request, mask, other=0).to(tl.int64)
-    logical_page = position // BLOCK_SIZE
+    logical_page, row = page_and_row(position, BLOCK_SIZE)
     mask &= (position >= 0) & (logical_page < max_pages)
     table_ptr = block_table_ptr + request.to(tl.int64) * block_table_stride + logical_page
     page = tl.load(table_ptr, mask, other=-1).to(tl.int64)
@@ -178,7 +188,6 @@ def gather_kernel(
     scale = 1.0
     if scale_ptr is not None:
         scale = tl.load(scale_ptr)
-    row = position % BLOCK_SIZE
     row_ptr, suffix_ptr = token_pointers(cache_ptr, page, row, page_stride, data_stride, BLOCK_SIZE, SUFFIX_BYTES)
     kv_c, k_pe = DECODE(row_ptr, suffix_ptr, mask, scale, KV_LORA_RANK, ROPE_DIM, NOPE_BLOCK, ROPE_BLOCK)
     nope = tl.arange(0, NOPE_BLOCK)
@@ -190,13 +199,29 @@ def gather_kernel(
 
 
 @triton.jit
-def _owner(token, workspace_starts_ptr, num_requests, STARTS_BLOCK: tl.constexpr):
-    """The last request whose start is at most ``token``, -1 for none: int32 of token's shape."""
-    owner = tl.full(token.shape, -1, tl.int32)
-    for first in range(0, num_requests, STARTS_BLOCK):
-        index = first + tl.arange(0, STARTS_BLOCK)
+def prefetch(ptr):
+    """Ask for the line at ``ptr`` without waiting for it. Not for the interpreter."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [ptr.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit
+def _owners(
+    first, workspace_starts_ptr, num_requests, BLOCK_TOKENS: tl.constexpr, STARTS_BLOCK: tl.constexpr
+):
+    """The last request whose start is at most a token's row, -1 for none: int32 [BLOCK_TOKENS], from row ``first`` on.
+
+    Row by row: counting the starts of one takes two instructions of a warp, those of several a reduction in memory.
+    """
+    place = tl.arange(0, BLOCK_TOKENS)
+    owner = tl.full(place.shape, -1, tl.int32)
+    for begin in range(0, num_requests, STARTS_BLOCK):
+        index = begin + tl.arange(0, STARTS_BLOCK)
         starts = tl.load(workspace_starts_ptr + index, index < num_requests, other=2147483647).to(tl.int64)
-        owner += tl.sum((starts[None, :] <= token[:, None]).to(tl.int32), axis=1)
+        for row in tl.static_range(BLOCK_TOKENS):
+            begun = tl.sum((starts <= first + row).to(tl.int32), axis=0)
+            owner += tl.where(place == row, begun, 0)
     return owner
 
 

@@ -17,6 +17,18 @@ import triton.language as tl
 from dsmla_bench.kernels import checks
 from dsmla_bench.kernels.formats import CacheFormat, Geometry, get_format
 
+_ITEM_TYPES = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "e4m3": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
+    "ue8m0": torch.float8_e8m0fnu,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+    "e2m1": torch.uint8,
+}
+
 
 def new_cache(
     fmt: CacheFormat, blocks: int, block_size: int, device: torch.device, geometry: Geometry = Geometry()
@@ -54,9 +66,29 @@ def store_rows(
         part[page, row] = values
 
 
+def fields_of(fmt: CacheFormat, cache: torch.Tensor, geometry: Geometry = Geometry()) -> dict[str, torch.Tensor]:
+    """The cache field by field, views [blocks, block_size, count] in the field's type by its name.
+
+    Types that torch has no use for are uint8: e2m1, two values in a byte, and padding.
+    """
+    data, *suffix = _parts(fmt, cache)
+    views, boundary = {}, data.shape[-1]
+    for item in fmt.fields(geometry):
+        part, start = (data, 0) if item.end <= boundary else (suffix[0], boundary)
+        views[item.name] = part[..., item.offset - start : item.end - start].view(_ITEM_TYPES[item.dtype])
+    return views
+
+
 def data_stride(fmt: CacheFormat, cache: torch.Tensor) -> int:
     """Bytes from one token's ``row_ptr`` to the next one's."""
     return cache.stride(1) - fmt.suffix_bytes
+
+
+@triton.jit
+def page_and_row(position, BLOCK_SIZE: tl.constexpr):
+    """Page and row in it of positions that are not negative (int64); unsigned, which saves rounding towards zero."""
+    unsigned = position.to(tl.uint64)
+    return (unsigned // BLOCK_SIZE).to(tl.int64), (unsigned % BLOCK_SIZE).to(tl.int64)
 
 
 @triton.jit

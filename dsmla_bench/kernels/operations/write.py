@@ -20,9 +20,10 @@ import triton.language as tl
 
 from dsmla_bench.kernels import checks
 from dsmla_bench.kernels.formats import CacheFormat, Geometry
+from dsmla_bench.kernels.formats.numerics import within
 from dsmla_bench.kernels.launch import Launch, block_width, device_arch
 from dsmla_bench.kernels.operations.base import Operation, Shape, Traffic, layer_scale, page_order, random_latents
-from dsmla_bench.kernels.operations.pages import data_stride, new_cache, store_rows, token_pointers
+from dsmla_bench.kernels.operations.pages import data_stride, new_cache, page_and_row, store_rows, token_pointers
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,8 @@ def validate(fmt: CacheFormat, inputs: WriteInputs) -> None:
 def _configuration(tokens: int) -> tuple[int, int]:
     """Tokens and warps per program, measured on an H200: few tokens spread over the chip, many fill memory queues."""
     if tokens <= 1024:
-        return 1, 4
-    return (2, 2) if tokens <= 16384 else (4, 2)
+        return 1, 2
+    return (4, 2) if tokens <= 16384 else (4, 1)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -148,18 +149,18 @@ def concat_and_cache_kernel(
 ):
     """Grid (ceil(T / BLOCK_TOKENS),): each program encodes BLOCK_TOKENS tokens into their rows."""
     token = tl.program_id(0).to(tl.int64) * BLOCK_TOKENS + tl.arange(0, BLOCK_TOKENS)
-    slot = tl.load(slot_mapping_ptr + token, token < num_tokens, other=-1).to(tl.int64)
-    mask = slot >= 0
+    exists = token < num_tokens
+    slot = tl.load(slot_mapping_ptr + token, exists, other=-1).to(tl.int64)
     nope = tl.arange(0, NOPE_BLOCK)
     rope = tl.arange(0, ROPE_BLOCK)
-    nope_mask = mask[:, None] & (nope < KV_LORA_RANK)[None, :]
-    rope_mask = mask[:, None] & (rope < ROPE_DIM)[None, :]
-    kv_c = tl.load(kv_c_ptr + (token * kv_c_stride)[:, None] + nope, nope_mask, other=0.0)
-    k_pe = tl.load(k_pe_ptr + (token * k_pe_stride)[:, None] + rope, rope_mask, other=0.0)
+    # Latents of tokens without a slot are read too, so that no load waits for the slots.
+    kv_c = tl.load(kv_c_ptr + (token * kv_c_stride)[:, None] + nope, within(exists, nope, KV_LORA_RANK), other=0.0)
+    k_pe = tl.load(k_pe_ptr + (token * k_pe_stride)[:, None] + rope, within(exists, rope, ROPE_DIM), other=0.0)
+    mask = slot >= 0
     scale = 1.0
     if scale_ptr is not None:
         scale = tl.load(scale_ptr)
-    page, row = slot // BLOCK_SIZE, slot % BLOCK_SIZE
+    page, row = page_and_row(slot, BLOCK_SIZE)
     row_ptr, suffix_ptr = token_pointers(cache_ptr, page, row, page_stride, data_stride, BLOCK_SIZE, SUFFIX_BYTES)
     ENCODE(kv_c, k_pe, scale, row_ptr, suffix_ptr, mask, KV_LORA_RANK, ROPE_DIM, ARCH)
 
