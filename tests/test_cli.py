@@ -215,7 +215,7 @@ def test_folders_that_the_locale_cannot_decode(tmp_path):
 @pytest.fixture
 def small(tmp_path):
     """Options of a sweep over eight cases on an architecture that is not here."""
-    axes = ["--formats", "bf16,nvfp4_ds_mla", "--providers", "reference,triton", "--tokens", 5]
+    axes = ["--ops", "write,gather", "--formats", "bf16,nvfp4_ds_mla", "--providers", "reference,triton", "--tokens", 5]
     return ["kernels", "--arch", ABSENT.name, *axes, "--page-orders", "shuffled", "--out", tmp_path / "runs"]
 
 

@@ -1,9 +1,9 @@
 """Cross-compiling a launch for an architecture that need not be present.
 
-``compile_launch(launch, arch)`` compiles the very kernel that ``launch.run()`` would run on that architecture, with
-Triton's own compiler and the ptxas that it ships. Registers and stack are read off the cubin by cuobjdump; what of the
-stack is spilled registers is ptxas's own figure (``ptxas -v``), asked for only where there is a stack; ``disassemble``
-gives the machine code. No GPU and no driver is needed. This process must not be interpreting.
+``compile_launch(launch, arch)`` compiles the very kernel that ``launch`` would run on that architecture, not those of
+steps after it, with Triton's own compiler and the ptxas that it ships. Registers and stack are read off the cubin by
+cuobjdump; what of the stack is spilled registers is ptxas's own figure (``ptxas -v``), asked for only where there is a
+stack; ``disassemble`` gives the machine code. No GPU and no driver is needed. This process must not be interpreting.
 """
 
 from __future__ import annotations
@@ -115,6 +115,8 @@ def _argument_type(argument: Any) -> tuple[str, bool]:
     """Triton's type of a run-time argument, and whether it is a multiple of 16."""
     if argument is None:
         return "constexpr", False
+    if isinstance(argument, float):
+        return "fp32", False
     if isinstance(argument, torch.Tensor):
         return _POINTERS[argument.dtype], argument.data_ptr() % 16 == 0
     return ("i32" if -(2**31) <= argument < 2**31 else "i64"), argument % 16 == 0

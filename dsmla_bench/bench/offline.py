@@ -1,13 +1,15 @@
 """Checking and compiling a case without a GPU: two benches, one in Triton's interpreter, one with its compiler.
 
 Triton decides when a kernel is defined whether it will be interpreted, so the two run in processes of their own. The
-interpreter runs the very kernel configuration that the case's number of tokens selects, on the fewest tokens that
-select it: a kernel's correctness depends on its configuration, its time on the interpreter on the tokens.
+interpreter runs the very kernel configuration that the case selects, on the fewest tokens, heads and top-k rows that
+select it: a kernel's correctness depends on its configuration, its time in the interpreter on the tokens.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 from typing import Any
 
 import torch
@@ -37,7 +39,7 @@ class InterpretBench:
     def measure(self, case: Case) -> Measurement:
         """Interpret the case's kernel and compare its bytes with the reference's."""
         provider = self.providers[case.provider]
-        small = dataclasses.replace(case, tokens=interpreted_tokens(provider, case), arch="")
+        small = dataclasses.replace(interpreted_case(provider, case), arch="")
         if small not in self._results:
             self._results[small] = self._interpret(provider, small)
         result = self._results[small]
@@ -104,16 +106,26 @@ class CompileBench:
         )
 
 
-def interpreted_tokens(provider: Provider, case: Case) -> int:
-    """The fewest tokens, one past a power of two, that select the same kernel configuration as the case's tokens."""
+def interpreted_case(provider: Provider, case: Case) -> Case:
+    """The case with the fewest tokens, heads and top-k rows that select its kernel configuration."""
     wanted = _configuration(launch_without_data(provider, case, 0))
-    tokens = max(3, case.requests)
-    while tokens < case.tokens:
-        fewer = dataclasses.replace(case, tokens=tokens)
-        if _configuration(launch_without_data(provider, fewer, 0)) == wanted:
-            return tokens
-        tokens = 2 * tokens - 1
-    return case.tokens
+    sizes = {"tokens": _sizes_up_to(case.tokens, max(3, case.requests))}
+    sizes |= {name: _sizes_up_to(most, 3) for name in ("heads", "topk") if (most := getattr(case, name)) is not None}
+    for chosen in sorted(itertools.product(*sizes.values()), key=math.prod):
+        fewer: dict[str, Any] = dict(zip(sizes, chosen, strict=True))
+        smaller = dataclasses.replace(case, **fewer)
+        if _configuration(launch_without_data(provider, smaller, 0)) == wanted:
+            return smaller
+    return case
+
+
+def _sizes_up_to(largest: int, first: int) -> list[int]:
+    """``first``, and on, each one less than twice the one before, while they are below ``largest``; then that."""
+    sizes = []
+    while first < largest:
+        sizes.append(first)
+        first = 2 * first - 1
+    return [*sizes, largest]
 
 
 def launch_without_data(provider: Provider, case: Case, arch: int) -> Launch | None:
@@ -126,7 +138,7 @@ def launch_without_data(provider: Provider, case: Case, arch: int) -> Launch | N
 def _configuration(launch: Launch | None) -> tuple[Any, ...] | None:
     if launch is None:
         return None
-    return (launch.kernel, *launch.constants.items(), launch.num_warps, launch.num_stages)
+    return tuple((step.kernel, *step.constants.items(), step.num_warps, step.num_stages) for step in launch.steps)
 
 
 def _own_words(error: BaseException) -> str:

@@ -1,7 +1,8 @@
 """What can be said of a kernel without running it: the compiler facts of a row, compiled once and then kept on disk.
 
 ``static_facts(launch, arch)`` gives columns of ``rows.Row``: registers, stack, spills, shared memory, the size of the
-cubin, theoretical occupancy and what limits it, and the instruction mix.
+cubin, theoretical occupancy and what limits it, and the instruction mix. Of a launch with several steps, what counts
+per thread or program is the largest of any step, occupancy the least, and instructions and cubins are added up.
 
 They are kept in ``$XDG_CACHE_HOME/dsmla-bench/kernels`` (``~/.cache`` where that is not set), one JSON file each, named
 by a hash over everything that they follow from: the source of the kernel and of all that it calls, types and alignment
@@ -63,15 +64,24 @@ def cache_folder() -> Path:
 
 
 def _compiled_facts(launch: Launch, arch: Architecture) -> dict[str, Any]:
-    compiled = compile_launch(launch, arch)
-    facts = {name: getattr(compiled, name) for name in ("registers", "stack_bytes", "spilled_bytes", "shared_bytes")}
-    facts |= {"cubin_bytes": len(compiled.cubin), "num_warps": launch.num_warps}
+    steps = [(step, compile_launch(step, arch)) for step in launch.steps]
+    per_kernel = ("registers", "stack_bytes", "spilled_bytes", "shared_bytes")
+    facts: dict[str, Any] = {name: max(getattr(kernel, name) for _, kernel in steps) for name in per_kernel}
+    facts["cubin_bytes"] = sum(len(kernel.cubin) for _, kernel in steps)
+    facts["num_warps"] = max(step.num_warps for step, _ in steps)
     facts |= dict.fromkeys(OCCUPANCY)
     if arch.limits:
-        found = occupancy.occupancy(compiled.registers, compiled.shared_bytes, launch.num_warps, arch.limits)
+        found = min(
+            (
+                occupancy.occupancy(kernel.registers, kernel.shared_bytes, step.num_warps, arch.limits)
+                for step, kernel in steps
+            ),
+            key=lambda one: one.percent,
+        )
         facts |= {"occupancy": found.percent, "occupancy_limit": found.limit}
     try:
-        return facts | dataclasses.asdict(sass.instruction_mix(disassemble(compiled.cubin)))
+        machine_code = "\n".join(disassemble(kernel.cubin) for _, kernel in steps)
+        return facts | dataclasses.asdict(sass.instruction_mix(machine_code))
     except DisassemblyError:
         return facts | dict.fromkeys(MIX)  # unknown, not zero
 
@@ -87,8 +97,8 @@ def _are_facts(facts: Any) -> bool:
 
 
 def _file_of(launch: Launch, arch: Architecture) -> Path:
-    source = source_of(launch)
-    identity = [source.hash(), launch.num_warps, launch.num_stages, arch.number, repr(arch.limits), *_tools()]
+    steps = [(source_of(step).hash(), step.num_warps, step.num_stages) for step in launch.steps]
+    identity = [*steps, arch.number, repr(arch.limits), *_tools()]
     return cache_folder() / f"{hashlib.sha256(json.dumps(identity).encode()).hexdigest()}.json"
 
 

@@ -18,10 +18,26 @@ VllmLibrary = Annotated[
     ),
 ]
 
+FlashMlaLibrary = Annotated[
+    Path | None,
+    typer.Option(
+        "--flash-mla-library",
+        envvar="DSMLA_BENCH_FLASH_MLA_LIBRARY",
+        show_envvar=False,  # too long for help on 80 columns
+        help="FlashMLA's compiled operators (a .so), instead of an installed vLLM's.",
+    ),
+]
+
+
+def libraries(**paths: Path | None) -> dict[str, Path]:
+    """The compiled libraries that were given, by provider."""
+    return {provider: path for provider, path in paths.items() if path is not None}
+
 
 def list_axes(
     arch: Annotated[str, typer.Option(help="Architecture to judge for, e.g. sm90.")] = "sm90",
     vllm_library: VllmLibrary = None,
+    flash_mla_library: FlashMlaLibrary = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """List operations, formats and providers, and why a provider cannot serve a format here. Needs no GPU."""
@@ -32,7 +48,7 @@ def list_axes(
     from dsmla_bench.kernels.providers import load_providers
 
     target = Architecture.parse(arch)
-    providers = load_providers({"vllm": vllm_library} if vllm_library else {})
+    providers = load_providers(libraries(vllm=vllm_library, flash_mla=flash_mla_library))
     usable = [
         {"operation": op.name, "format": fmt.key, "provider": name, "why_not": provider.why_not(op, fmt, target)}
         for op in all_operations()

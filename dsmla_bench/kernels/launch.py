@@ -1,14 +1,16 @@
 """A kernel launch as a value: run it, or hand it to a compiler without a GPU.
 
 An operation plans a ``Launch`` from its arguments; ``run`` launches it on the current stream, and ``bench.compile``
-compiles the very same one for any architecture from the arguments' types. Floating-point fusion is off in every launch:
-Triton's default for it changes between releases, and the bytes must not.
+compiles the very same one for any architecture from the arguments' types. Work that takes several kernels is a chain of
+launches, each of which names the next. Floating-point fusion is off in every launch: Triton's default for it changes
+between releases, and the bytes must not.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +21,10 @@ import triton
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel with its grid, run-time arguments in order, compile-time arguments and warps per program."""
+    """One kernel with its grid, run-time arguments in order, compile-time arguments and warps per program.
+
+    ``then`` is launched after it on the same stream.
+    """
 
     kernel: Any
     grid: tuple[int, ...]
@@ -27,13 +32,29 @@ class Launch:
     constants: Mapping[str, Any]
     num_warps: int = 4
     num_stages: int = 3
+    then: Launch | None = None
 
-    def run(self) -> Any:
-        """Launch on the current stream of the arguments' device; returns Triton's compiled kernel.
+    @property
+    def steps(self) -> tuple[Launch, ...]:
+        """This launch and all that follow it."""
+        return (self, *(self.then.steps if self.then is not None else ()))
 
-        Where Triton interprets, this interprets, and returns None. Raises ValueError for tensors that compiled kernels
-        cannot reach.
+    def run(self) -> None:
+        """Launch every step on the current stream of the arguments' device.
+
+        Where Triton interprets, this interprets. Raises ValueError for tensors that compiled kernels cannot reach.
         """
+        for step in self.steps:
+            step._start()
+
+    def binary_sha256(self) -> str | None:
+        """SHA-256 of what Triton compiled for every step; launches them once. None where Triton interprets."""
+        compiled = [step._start() for step in self.steps]
+        cubins = [kernel.asm["cubin"] for kernel in compiled if kernel is not None]
+        return hashlib.sha256(b"".join(cubins)).hexdigest() if cubins else None
+
+    def _start(self) -> Any:
+        """Launch this step alone; returns Triton's compiled kernel, None where Triton interprets."""
         device = next(argument.device for argument in self.args if isinstance(argument, torch.Tensor))
         if device.type != "cuda" and isinstance(self.kernel, triton.runtime.JITFunction):
             raise ValueError(f"the tensors are on {device}; put them on a CUDA device, or set TRITON_INTERPRET=1")

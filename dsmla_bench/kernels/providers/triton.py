@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,10 +44,9 @@ class TritonProvider:
         return operation.plan(fmt, inputs, arch)
 
     def binary_sha256(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> str | None:
-        """Of the cubin that Triton compiled for these inputs; launches once. None where Triton interprets."""
+        """Of what Triton compiled for these inputs; launches once. None where Triton interprets."""
         launch = operation.plan(fmt, inputs, arch.number)
-        compiled = launch.run() if launch is not None else None
-        return hashlib.sha256(compiled.asm["cubin"]).hexdigest() if compiled is not None else None
+        return launch.binary_sha256() if launch is not None else None
 
     def version(self) -> str | None:
         """Triton's version."""
