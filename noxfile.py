@@ -7,6 +7,7 @@ which constraints do not reach.
 """
 
 import hashlib
+import os
 import shutil
 from pathlib import Path
 
@@ -28,7 +29,9 @@ CACHES = {
 }
 CHECK_WHEEL = (
     "import importlib.resources, dsmla_bench; "
-    "assert importlib.resources.files(dsmla_bench).joinpath('py.typed').is_file(), 'the wheel lacks py.typed'"
+    "files = ('py.typed', 'reports/dashboard/pages/index.html'); "
+    "lacking = [name for name in files if not (importlib.resources.files(dsmla_bench) / name).is_file()]; "
+    "assert not lacking, f'the wheel lacks {lacking}'"
 )
 
 
@@ -42,8 +45,8 @@ def environment(session: nox.Session) -> None:
     state = digest.hexdigest()
     if stamp.is_file() and stamp.read_text() == state:
         return
-    session.install(*CONSTRAINED, "hatchling", "editables")
-    session.install(*CONSTRAINED, "--no-build-isolation", "--editable", ".[dev]")
+    session.install(*CONSTRAINED, "hatchling", "editables", "setuptools")
+    session.install(*CONSTRAINED, "--no-build-isolation", "--editable", ".[dev,accuracy]")
     # run_install, unlike a plain write, is skipped together with the installs above by nox --no-install.
     session.run_install("python", "-c", f"open({str(stamp)!r}, 'w').write({state!r})", log=False)
 
@@ -69,6 +72,22 @@ def tests(session: nox.Session) -> None:
     # One thread for each process: two pools of torch threads would only fight over the cores.
     env = {**CACHES, "OMP_NUM_THREADS": "1"}
     session.run(SHARED_BIN / "python", "-m", "pytest", "-n", "2", *session.posargs, env=env)
+
+
+@nox.session(venv_backend="none", default=False)
+def browser(session: nox.Session) -> None:
+    """See to a Chromium for the tests of pages: Debian's, installed with apt-get by root."""
+    if shutil.which("chromium"):
+        return
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        session.warn("there is no Chromium, so tests of pages will be skipped (on Debian: apt-get install chromium)")
+        return
+    env = {"DEBIAN_FRONTEND": "noninteractive"}
+    # An update that fails for one source may still have brought what the install needs.
+    session.run("apt-get", "update", env=env, external=True, silent=True, success_codes=range(256))
+    packages = ("chromium", "fonts-dejavu-core")
+    command = ("apt-get", "install", "--yes", "--no-install-recommends", *packages)
+    session.run(*command, env=env, external=True, silent=True)
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)

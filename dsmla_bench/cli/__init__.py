@@ -15,7 +15,22 @@ import warnings
 import typer
 
 from dsmla_bench import __version__
-from dsmla_bench.cli import about, compile, demo, error, formats, kernels, report, selftest
+from dsmla_bench.cli import (
+    ab,
+    about,
+    accuracy,
+    compare,
+    compile,
+    dashboard,
+    demo,
+    error,
+    export,
+    formats,
+    history,
+    kernels,
+    report,
+    selftest,
+)
 from dsmla_bench.cli.common import ExitCode
 
 app = typer.Typer(
@@ -28,7 +43,13 @@ app = typer.Typer(
 app.command("kernels")(kernels.kernels)
 app.command("compile")(compile.compile_kernels)
 app.command("error")(error.error)
+app.add_typer(accuracy.app, name="accuracy")
+app.command("compare")(compare.compare)
+app.command("ab")(ab.ab)
+app.add_typer(history.app, name="history")
+app.command("dashboard")(dashboard.dashboard)
 app.command("report")(report.report)
+app.command("export")(export.export)
 app.command("formats")(formats.formats)
 app.command("list")(about.list_axes)
 app.command("env")(about.env)
