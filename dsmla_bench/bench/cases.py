@@ -92,12 +92,20 @@ def _shapes(axes: Axes, operation: Operation) -> Iterator[dict[str, Any]]:
         "block_size": axes.block_sizes if operation.uses_pages else axes.block_sizes[:1],
         "page_order": axes.page_orders if operation.uses_pages else PAGE_ORDERS[:1],
         **{name: getattr(axes, name) or values for name, values in operation.axes.items()},
+        **_variants(axes, operation),
         "tokens": axes.tokens or operation.tokens,
         "l2_state": axes.l2_states,
     }
     for values in product(*spanned.values()):
         shape = dict(zip(spanned, values, strict=True))
         yield {**shape, "requests": min(axes.requests, shape["tokens"]) if operation.uses_requests else 1}
+
+
+def _variants(axes: Axes, operation: Operation) -> dict[str, Sequence[str]]:
+    """The variants asked for that an operation has; nothing where none is asked for or it has no such axis."""
+    if axes.variant is None or not operation.variants:
+        return {}
+    return {"variant": [name for name in operation.variants if name in axes.variant]}
 
 
 def shape_of(case: Case) -> Shape:

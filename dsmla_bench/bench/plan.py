@@ -7,7 +7,7 @@ and is what a resumed sweep must share with the run.
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from dsmla_bench.bench import manifest
 from dsmla_bench.bench.cases import Axes, expand
 from dsmla_bench.bench.device import METHODS
-from dsmla_bench.bench.sweep import check_offline, measure
+from dsmla_bench.bench.sweep import check_offline, measure, measure_process
 from dsmla_bench.bench.worker import WorkerConfig
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.providers import load_providers
@@ -110,15 +110,29 @@ class SweepPlan:
 
     def run(self, run: Run) -> Generator[Measurement]:
         """Measure what ``run`` does not hold yet; yields and appends one measurement at a time."""
-        config = WorkerConfig(
-            "cuda", seed=self.seed, libraries=self.libraries, methods=self.methods, case_timeout_s=self.case_timeout_s
-        )
         for arch, cases in self.cases().items():
             found = manifest.find_device(arch)
             if found is None:
-                yield from check_offline(run, cases, config)
+                yield from check_offline(run, cases, self._worker_config)
             else:
-                yield from measure(run, cases, replace(config, device=found[0]), self.processes)
+                yield from measure(run, cases, replace(self._worker_config, device=found[0]), self.processes)
+
+    def run_process(self, run: Run, process: int, rows: Collection[str] | None = None) -> Generator[Measurement]:
+        """Measure what process ``process`` of ``run`` lacks, on architectures that have a device here.
+
+        ``rows`` limits it to cases with these row_ids. Yields and appends one measurement at a time.
+        """
+        for arch, cases in self.cases().items():
+            found = manifest.find_device(arch)
+            if found is not None:
+                wanted = [case for case in cases if rows is None or case.row_id in rows]
+                yield from measure_process(run, wanted, replace(self._worker_config, device=found[0]), process)
+
+    @property
+    def _worker_config(self) -> WorkerConfig:
+        return WorkerConfig(
+            "cuda", seed=self.seed, libraries=self.libraries, methods=self.methods, case_timeout_s=self.case_timeout_s
+        )
 
 
 def why_not_timed(missing: Sequence[Architecture]) -> str:

@@ -24,22 +24,22 @@ from dsmla_bench.rows import Case, Measurement
 
 def measure(run: Run, cases: Sequence[Case], config: WorkerConfig, processes: int) -> Generator[Measurement]:
     """Measure every case in ``processes`` fresh processes; yields and appends each measurement."""
-    cases = list(dict.fromkeys(cases))
-    measured = {(m.case, m.process) for m in run.measurements}
-    settled = {m.case for m in run.measurements if m.status != "ok"}
     for process in range(processes):
-        worker = Worker(dataclasses.replace(config, process=process))
-        try:
-            for case in shuffled(cases, config.seed + process):
-                if case in settled or (case, process) in measured:
-                    continue
+        yield from measure_process(run, cases, config, process)
+
+
+def measure_process(run: Run, cases: Sequence[Case], config: WorkerConfig, process: int) -> Generator[Measurement]:
+    """Measure every case in one fresh process; yields and appends each measurement."""
+    settled = {m.case for m in run.measurements if m.status != "ok" or m.process == process}
+    worker = Worker(dataclasses.replace(config, process=process))
+    try:
+        for case in shuffled(list(dict.fromkeys(cases)), config.seed + process):
+            if case not in settled:
                 measurement = worker.measure(case)
-                if measurement.status != "ok":
-                    settled.add(case)
                 run.append(measurement)
                 yield measurement
-        finally:
-            worker.stop()
+    finally:
+        worker.stop()
 
 
 def check_offline(

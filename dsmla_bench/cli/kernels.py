@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dsmla_bench.cli.about import VllmLibrary
+from dsmla_bench.cli.about import FlashMlaLibrary, VllmLibrary, libraries
 from dsmla_bench.cli.common import (
     ExitCode,
     choose,
@@ -67,9 +68,13 @@ def kernels(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cases and about how long they take.")] = False,
     vllm_library: VllmLibrary = None,
+    flash_mla_library: FlashMlaLibrary = None,
     require_device: Annotated[
         bool, typer.Option("--require-device", help="Fail with exit code 3 where there is no GPU of the architecture.")
     ] = False,
+    paired: Annotated[
+        str | None, typer.Option(hidden=True, help="Be one side of `ab`: measure a process when told to.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
     """Sweep cache formats: check every kernel's bytes, then time it beside production's.
@@ -89,7 +94,7 @@ def kernels(
         operations=choose(operations, [operation.name for operation in all_operations()], "operation"),
         formats=tuple(dict.fromkeys(get_format(name).key for name in split(formats)))
         or tuple(fmt.key for fmt in default_formats()),
-        providers=choose(providers, list(load_providers({})), "provider"),
+        providers=choose(providers or default_providers(paired), list(load_providers({})), "provider"),
         tokens=optional_integers(tokens, "--tokens"),
         heads=optional_integers(heads, "--heads"),
         topk=optional_integers(topk, "--topk"),
@@ -100,20 +105,24 @@ def kernels(
         requests=requests,
         l2_states=choose(l2, ["cold", "hot"], "L2 state"),
     )
+    given = libraries(vllm=vllm_library, flash_mla=flash_mla_library)
     plan = SweepPlan(
         axes=axes,
         architectures=parse_architectures(arch),
         processes=processes,
         seed=seed,
         methods=choose(methods, list(METHODS), "method"),
-        libraries={"vllm": str(vllm_library)} if vllm_library else {},
+        libraries={name: str(path) for name, path in given.items()},
         case_timeout_s=case_timeout,
     )
     if dry_run:
         show_plan(plan, done=measured_in(resume), as_json=as_json)
         return
-    require(plan, required=require_device)
+    require(plan, required=require_device or paired is not None)
     run = resumed(plan, resume) if resume else plan.create_run(out)
+    if paired is not None:
+        measure_in_turns(plan, run, paired)
+        return
     interrupted = execute(plan, run)
     print_run(run, as_json=as_json)
     if not as_json:
@@ -123,11 +132,34 @@ def kernels(
     raise typer.Exit(ExitCode.INTERRUPTED if interrupted else exit_code(run))
 
 
+def default_providers(paired: str | None) -> str | None:
+    """None for all; for a side of ``ab`` all but the torch reference, in which no change is looked for."""
+    from dsmla_bench.kernels.providers import load_providers
+
+    return None if paired is None else ",".join(name for name in load_providers({}) if name != "reference")
+
+
+def measure_in_turns(plan: SweepPlan, run: Run, paired: str) -> None:
+    """Be a side of ``ab``: measure the processes that standard input asks for, and finish the run when it ends."""
+    from dsmla_bench.bench.ab import answers_only, take_turns
+    from dsmla_bench.bench.plan import calibration_of
+
+    run.manifest["paired"] = paired
+    run.write_manifest()
+    interrupted = False
+    try:
+        take_turns(run.path, lambda process, rows: plan.run_process(run, process, rows), sys.stdin, answers_only())
+    except KeyboardInterrupt:
+        interrupted = True
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is measured is written down in any case
+    run.finish(calibration=calibration_of(run), interrupted=interrupted)
+
+
 def choose_variants(text: str | None) -> tuple[str, ...] | None:
     """The named variants of operations, None for None. Raises ValueError listing what exists."""
     from dsmla_bench.kernels.operations import all_operations
 
-    known = [name for operation in all_operations() for name in operation.axes.get("variant", ())]
+    known = list(dict.fromkeys(name for operation in all_operations() for name in operation.variants))
     return None if text is None else choose(text, known, "variant")
 
 
