@@ -438,7 +438,7 @@ def test_json_has_every_table_with_null_for_undefined(cli):
         (["--data", "absent.pt"], "absent.pt: no such file"),
         (["--formats", "fp4"], "no format 'fp4'; available: "),
         (["--sigma", "one"], "--sigma must be numbers with commas between, found 'one'"),
-        (["--from-model", "deepseek"], "--from-model comes with the accuracy work"),
+        (["--from-model", "deepseek"], "deepseek: is no folder; --from-model takes the folder of a transformers"),
         (["--device", "tpu"], "--device must be cpu or cuda, found 'tpu'"),
         (["--data", ","], "no data named; available: normal"),
     ],

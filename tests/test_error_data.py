@@ -122,7 +122,7 @@ def test_a_missing_file_and_a_missing_package_are_named(tmp_path, monkeypatch):
     (tmp_path / "a.safetensors").write_bytes(b"x")
     monkeypatch.setitem(sys.modules, "safetensors", None)
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
-    with pytest.raises(ValueError, match="pip install safetensors"):
+    with pytest.raises(ValueError, match=r"pip install 'dsmla-bench\[accuracy\]'"):
         open_file(tmp_path / "a.safetensors")
 
 

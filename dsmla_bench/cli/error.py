@@ -23,12 +23,12 @@ def error(
         str | None, typer.Option(help="Formats, e.g. bf16,fp8_ds_mla:amax448. Default: all, in every revision.")
     ] = None,
     data: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="normal, student_t, outlier_channels, correlated_channels, token_scales, or a .npy, .pt or "
-            ".safetensors file of latents [T, 576]."
+            help="normal (the default), student_t, outlier_channels, correlated_channels, token_scales, or a .npy, "
+            ".pt or .safetensors file of latents [T, 576]."
         ),
-    ] = "normal",
+    ] = None,
     sigma: Annotated[
         str | None, typer.Option(help="Sizes of the data. Default: 1e-4 to 100 in decades for normal, 1 for others.")
     ] = None,
@@ -47,7 +47,16 @@ def error(
     only: Annotated[str | None, typer.Option(help="Quantize one part alone: nope or rope.")] = None,
     attention: Annotated[bool, typer.Option("--attention", help="Also measure what sparse attention sees.")] = False,
     readers: Annotated[bool, typer.Option("--readers", help="Also read the same bytes as other readers do.")] = False,
-    from_model: Annotated[str | None, typer.Option(help="Not there yet: latents captured from a model.")] = None,
+    from_model: Annotated[
+        Path | None,
+        typer.Option(help="Latents captured from a model, layer by layer: the folder of a transformers checkpoint."),
+    ] = None,
+    text: Annotated[
+        Path | None, typer.Option(help="What --from-model reads, in UTF-8. Default: prose of ours.")
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run the code that comes with --from-model.")
+    ] = False,
     out: Annotated[Path, typer.Option(help=OUT_HELP)] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
@@ -55,8 +64,6 @@ def error(
 
     Examples: dsmla-bench error; dsmla-bench error --data latents.pt --attention; dsmla-bench error --readers --sigma 1
     """
-    if from_model is not None:
-        raise ValueError("--from-model comes with the accuracy work; capture latents to a file and give it with --data")
     import torch
 
     from dsmla_bench.evals.error_plan import ErrorPlan
@@ -67,7 +74,7 @@ def error(
     default_providers = "reference,triton" if chosen == "cuda" else "reference"
     plan = ErrorPlan(
         formats=tuple(get_format(name).key for name in split(formats)) or tuple(fmt.key for fmt in all_formats()),
-        data=tuple(split(data)),
+        data=sources_named(data, from_model),
         sigmas=numbers(sigma, "--sigma") if sigma else (),
         tokens=tokens,
         seed=seed,
@@ -78,6 +85,8 @@ def error(
         only=only,
         attention=attention,
         readers=readers,
+        text=None if text is None else str(text),
+        trust_remote_code=trust_remote_code,
     )
     require_device(chosen, torch.cuda.is_available())
     run = plan.create_run(out)
@@ -89,6 +98,15 @@ def error(
     if interrupted:
         typer.echo("dsmla-bench: interrupted; data that was finished is kept", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+def sources_named(data: str | None, model: Path | None) -> tuple[str, ...]:
+    """What is measured: the data named, then the model; normal latents where neither is. Raises ValueError."""
+    if model is None:
+        return tuple(split("normal" if data is None else data))
+    if not model.is_dir():
+        raise ValueError(f"{model}: is no folder; --from-model takes the folder of a transformers checkpoint")
+    return (*split(data), str(model))
 
 
 def require_device(device: str, has_cuda: bool) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -55,18 +56,43 @@ class Codec:
 
     def __call__(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """bf16 [T, n + r] on the device → what a reader gets, fp32 [T, n + r], and which values are clipped, bool."""
-        width = self.geometry.kv_lora_rank
-        kv_c, k_pe = values[:, :width] * self.latent_scale, values[:, width:]
-        rows = self.fmt.quantize(kv_c, k_pe, self._scale)
-        read = self._read(rows) if self.provider is None else self._through(self.provider, kv_c, k_pe)
+        kv_c, k_pe = self._scaled(values)
+        rows = self.rows(values)
+        read = self._restored(values, self._read(rows) if self.provider is None else self._through(kv_c, k_pe))
         limits = self._read(_saturated(self.fmt, rows, self.geometry))
-        given = torch.cat([kv_c, k_pe], dim=-1)
-        clipped = given.abs() > limits.abs()
-        read[:, :width] /= self.latent_scale
-        for part, columns in (("nope", slice(width, None)), ("rope", slice(0, width))):
-            if self.only == part:
-                read[:, columns], clipped[:, columns] = values[:, columns].float(), False
+        clipped = torch.cat([kv_c, k_pe], dim=-1).abs() > limits.abs()
+        for columns in self._untouched:
+            clipped[:, columns] = False
         return read, clipped
+
+    def read(self, values: torch.Tensor) -> torch.Tensor:
+        """bf16 [T, n + r] on the device → what a reader gets, fp32 [T, n + r]."""
+        read = self._read(self.rows(values)) if self.provider is None else self._through(*self._scaled(values))
+        return self._restored(values, read)
+
+    def rows(self, values: torch.Tensor) -> torch.Tensor:
+        """bf16 [T, n + r] on the device → the bytes by the reference, uint8 [T, row_bytes]."""
+        return self.fmt.quantize(*self._scaled(values), self._scale)
+
+    def _scaled(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """kv_c times the latent scale, and k_pe."""
+        width = self.geometry.kv_lora_rank
+        kv_c = values[:, :width]
+        return kv_c if self.latent_scale == 1.0 else kv_c * self.latent_scale, values[:, width:]
+
+    def _restored(self, values: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
+        """``read`` with the latent scale divided out, and with the part that passes as bf16 put back; in place."""
+        if self.latent_scale != 1.0:
+            read[:, : self.geometry.kv_lora_rank] /= self.latent_scale
+        for columns in self._untouched:
+            read[:, columns] = values[:, columns].float()
+        return read
+
+    @property
+    def _untouched(self) -> tuple[slice, ...]:
+        """The columns that pass as bf16."""
+        width = self.geometry.kv_lora_rank
+        return {"nope": (slice(width, None),), "rope": (slice(0, width),)}.get(self.only or "", ())
 
     @functools.cached_property
     def _scale(self) -> torch.Tensor | None:
@@ -75,8 +101,10 @@ class Codec:
     def _read(self, rows: torch.Tensor) -> torch.Tensor:
         return torch.cat(self.fmt.dequantize(rows, self.geometry, self._scale), dim=-1).float()
 
-    def _through(self, provider: Provider, kv_c: torch.Tensor, k_pe: torch.Tensor) -> torch.Tensor:
+    def _through(self, kv_c: torch.Tensor, k_pe: torch.Tensor) -> torch.Tensor:
         """Written into a paged cache and gathered from it by the provider's kernels."""
+        provider = self.provider
+        assert provider is not None
         tokens, arch = len(kv_c), architecture(self.device)
         pages = math.ceil(tokens / BLOCK_SIZE)
         cache = new_cache(self.fmt, pages, BLOCK_SIZE, self.device, self.geometry)
@@ -130,6 +158,15 @@ def calibrate(origin: str, values: torch.Tensor) -> float:
     share = 100.0 if origin == "amax" else PERCENTILE
     wanted = float(magnitudes.kthvalue(max(1, math.ceil(share / 100 * len(magnitudes)))).values)
     return float(torch.tensor(wanted) / torch.tensor(448.0)) or 1.0
+
+
+def require_probes(only: str | None, latent_scales: Iterable[float]) -> None:
+    """Raise ValueError for a part that cannot be quantized alone, and for a latent scale that is no power of two."""
+    if only not in (None, "nope", "rope"):
+        raise ValueError(f"only nope or rope can be quantized alone, found {only!r}")
+    for factor in latent_scales:
+        if not (math.isfinite(factor) and factor > 0 and math.frexp(factor)[0] == 0.5):
+            raise ValueError(f"a latent scale must be a power of two, found {factor:g}")
 
 
 def _saturated(fmt: CacheFormat, rows: torch.Tensor, geometry: Geometry) -> torch.Tensor:

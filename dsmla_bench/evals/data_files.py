@@ -2,7 +2,7 @@
 
 A file holds one floating-point array [T, kv_lora_rank + rope_dim], the latent first, or (``.pt``, ``.safetensors``)
 two named ``kv_c`` [T, kv_lora_rank] and ``k_pe`` [T, rope_dim]. ``.pt`` files are read with ``weights_only``: nothing
-in them is executed. ``.safetensors`` needs the package of that name.
+in them is executed. ``.safetensors`` needs the package of that name, which the extra ``accuracy`` brings.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _read_safetensors(path: Path) -> Any:
     try:
         package = importlib.import_module("safetensors.torch")
     except ModuleNotFoundError as error:
-        raise ValueError("the package safetensors is not installed; install it with pip install safetensors") from error
+        raise ValueError("safetensors is not installed; install it with pip install 'dsmla-bench[accuracy]'") from error
     try:
         return package.load_file(path)
     except Exception as error:  # the package's own exception derives from Exception alone

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from dsmla_bench.bench.manifest import describe, describe_device
-from dsmla_bench.evals.codec import SCALE_ORIGINS
+from dsmla_bench.evals.codec import SCALE_ORIGINS, require_probes
 from dsmla_bench.evals.data import KINDS, SIGMAS, Source, Synthetic
 from dsmla_bench.evals.data_files import open_file
+from dsmla_bench.evals.model_latents import ModelText
 from dsmla_bench.kernels.formats import CacheFormat, Geometry, get_format
 from dsmla_bench.results import Run, config_hash
 
@@ -25,14 +26,15 @@ class ErrorPlan:
     """Formats × data × providers × probes. Raises ValueError, in one sentence, for what cannot be measured.
 
     formats        names as ``get_format`` takes them
-    data           kinds of ``data``, and paths of files of latents
+    data           kinds of ``data``, paths of files of latents, and folders of models
     sigmas         for every kind; () means the grid of ``data`` for normal and 1 for the others
-    tokens         per source; None: all of a file, 4096 of a kind
+    tokens         per source; None: all of a file, 4096 of a kind or of a model's layer
     providers      names of providers; "reference" runs anywhere, others on "cuda" only
     scales         origins of the scale of formats that keep it outside the cache, see ``codec.calibrate``
     latent_scales  powers of two that kv_c is multiplied by, see ``codec``
     only           "nope" or "rope" to quantize that part alone
     attention, readers   whether to measure what attention sees, and how readers differ
+    text, trust_remote_code   what models read, see ``model_latents``, and whether code that comes with them may run
     """
 
     formats: tuple[str, ...]
@@ -47,19 +49,17 @@ class ErrorPlan:
     only: str | None = None
     attention: bool = False
     readers: bool = False
+    text: str | None = None
+    trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
         for origin in self.scales:
             if origin not in SCALE_ORIGINS:
                 raise ValueError(f"no scale origin {origin!r}; available: {', '.join(SCALE_ORIGINS)}")
-        for factor in self.latent_scales:
-            if not (math.isfinite(factor) and factor > 0 and math.frexp(factor)[0] == 0.5):
-                raise ValueError(f"a latent scale must be a power of two, found {factor:g}")
         for sigma in self.sigmas:
             if not (math.isfinite(sigma) and sigma > 0):
                 raise ValueError(f"sigma must be positive and finite, found {sigma:g}")
-        if self.only not in (None, "nope", "rope"):
-            raise ValueError(f"only nope or rope can be quantized alone, found {self.only!r}")
+        require_probes(self.only, self.latent_scales)
         if not self.data:
             raise ValueError(f"no data named; available: {', '.join(KINDS)}, or a .npy, .pt or .safetensors file")
         for name in self.data:
@@ -70,7 +70,10 @@ class ErrorPlan:
         errors = []
         for geometry, _ in self.groups():
             try:
-                self.sources(name, geometry)
+                if _is_model(name):
+                    self._model(name).require(geometry, self.tokens or DEFAULT_TOKENS)
+                else:
+                    self.sources(name, geometry)
             except ValueError as error:
                 errors.append(error)
             else:
@@ -88,9 +91,17 @@ class ErrorPlan:
         if name in KINDS:
             sigmas = self.sigmas or (SIGMAS if name == "normal" else (1.0,))
             return [Synthetic(name, sigma, self.tokens or DEFAULT_TOKENS, self.seed, geometry) for sigma in sigmas]
+        if _is_model(name):
+            model, tokens = self._model(name), self.tokens or DEFAULT_TOKENS
+            model.require(geometry, tokens)
+            return list(model.layers(tokens))
         if "." in name or "/" in name:
             return [open_file(Path(name), self.tokens, geometry)]
         raise ValueError(f"no data {name!r}; available: {', '.join(KINDS)}, or a .npy, .pt or .safetensors file")
+
+    def _model(self, folder: str) -> ModelText:
+        text = None if self.text is None else Path(self.text)
+        return ModelText(Path(folder), text, self.device, self.trust_remote_code)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -102,3 +113,7 @@ class ErrorPlan:
         device = {"device": describe_device(0)} if self.device == "cuda" else {}
         manifest = {"kind": "error", "argv": sys.argv, "seed": self.seed, **describe(), **device}
         return Run.create(out, {**manifest, "config": self.config, "config_hash": config_hash(self.config)})
+
+
+def _is_model(name: str) -> bool:
+    return name not in KINDS and Path(name).is_dir()

@@ -37,10 +37,10 @@ def of_one_provider(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def shown_sources(rows: pd.DataFrame) -> list[str]:
-    """One source of every kind: every file, and of a synthetic kind the one whose sigma is nearest to 1."""
+    """Every file and layer of a model, and of every synthetic kind the source whose sigma is nearest to 1."""
     chosen = []
     for kind, group in rows.groupby("kind", sort=False):
-        if kind == "file":
+        if kind in ("file", "model"):
             chosen += list(group["data"].unique())
         else:
             distances = group["sigma"].astype(float).map(lambda sigma: max(sigma, 1 / sigma))
