@@ -1,4 +1,4 @@
-"""``dsmla-bench formats``: the layout table, and the byte map of one format."""
+"""``dsmla-bench formats``: layouts and byte maps; which format a backend stores where; how many tokens fit."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsmla_bench.cli.common import print_json, print_text
+from dsmla_bench.cli.grid import aligned
 
 if TYPE_CHECKING:
     from dsmla_bench.kernels.formats import CacheFormat
@@ -16,21 +17,86 @@ MAP_WIDTH = 88
 
 def formats(
     format: Annotated[
-        str | None, typer.Option("--format", help="Draw the byte map of one format, e.g. nvfp4_ds_mla.")
+        str | None,
+        typer.Option("--format", help="Draw the byte map of one format, e.g. nvfp4_ds_mla, or count it with --model."),
     ] = None,
     block_size: Annotated[int, typer.Option(help="Tokens per cache page.", min=1)] = 64,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    arch: Annotated[
+        str | None, typer.Option(help="Explain what vLLM stores on this GPU, e.g. sm90; all: the whole matrix.")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="With --arch: an attention backend, e.g. FLASHMLA_SPARSE.")
+    ] = None,
+    kv_cache_dtype: Annotated[
+        str | None, typer.Option(help="With --arch: vLLM's flag, e.g. fp8; default auto.")
+    ] = None,
+    query: Annotated[str | None, typer.Option(help="With --arch: the only queries on offer, bf16 or fp8.")] = None,
+    head_size: Annotated[
+        int | None, typer.Option(help="With --arch: latent and RoPE values together; default 576.")
+    ] = None,
+    heads: Annotated[int | None, typer.Option(help="With --arch: query heads of one GPU; default 128.", min=1)] = None,
+    rules: Annotated[
+        str | None, typer.Option(help="With --arch: whose rules, vLLM's 0.30 or, by default, 0.33.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Count cached tokens for deepseek-v3.2, glm-5, glm-5.2, deepseek-v2-lite or a config.json."),
+    ] = None,
+    memory: Annotated[str | None, typer.Option(help="With --model: memory of one GPU, e.g. 141GB.")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="With --model: weights and all else but the cache, e.g. 85GB; default none.")
+    ] = None,
+    mtp_layers: Annotated[
+        int | None, typer.Option(help="With --model: layers for multi-token prediction; default 0.", min=0)
+    ] = None,
 ) -> None:
-    """Show the cache formats: bytes per token and page, fields, architectures, size against bf16."""
-    from dsmla_bench.kernels.formats import all_formats, get_format
+    """Show the cache formats: their bytes, what a backend stores where, and how many tokens a GPU caches.
 
+    Examples: dsmla-bench formats --arch sm90 --kv-cache-dtype fp8; dsmla-bench formats --arch all; dsmla-bench formats
+    --model deepseek-v3.2 --memory 141GB --weights 85GB
+    """
+    from dsmla_bench.kernels.formats import all_formats, default_formats, get_format
+
+    asked = {
+        "backend": backend,
+        "kv_cache_dtype": kv_cache_dtype,
+        "query": query,
+        "head_size": head_size,
+        "heads": heads,
+        "rules": rules,
+    }
+    room = {"memory": memory, "weights": weights, "mtp_layers": mtp_layers}
+    _require("--arch", arch, asked, {"--model": model, "--format": format})
+    _require("--model", model, room, {})
     chosen = [get_format(format)] if format else list(all_formats())
-    if as_json:
+    if arch is not None:
+        from dsmla_bench.cli.formats_selection import print_selection
+
+        print_selection(arch, {**asked, "block_size": block_size}, as_json=as_json)
+    elif model is not None:
+        from dsmla_bench.cli.formats_capacity import print_capacity
+
+        counted = chosen if format else default_formats()
+        print_capacity(model, memory, weights or "0GB", mtp_layers or 0, block_size, counted, as_json=as_json)
+    elif as_json:
         print_json([describe(fmt, block_size) for fmt in chosen])
     elif format:
         print_text(byte_map(chosen[0]))
     else:
         print_text(table([describe(fmt, block_size) for fmt in chosen], block_size))
+
+
+def _require(option: str, value: str | None, companions: dict[str, Any], strangers: dict[str, Any]) -> None:
+    """Raise ValueError for options that mean nothing without ``option``, or that do not go with it."""
+    if value is None:
+        alone = [f"--{name.replace('_', '-')}" for name, given in companions.items() if given is not None]
+        if alone:
+            raise ValueError(f"{alone[0]} needs {option}; see dsmla-bench formats --help")
+        return
+    for name, given in strangers.items():
+        if given is not None:
+            raise ValueError(f"{option} and {name} ask two questions; give one of them")
 
 
 def describe(fmt: CacheFormat, block_size: int) -> dict[str, Any]:
@@ -91,18 +157,11 @@ def table(rows: list[dict[str, Any]], block_size: int) -> str:
                 _where(row["conversion"]),
             ]
         )
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
-    right = {2, 3, 4}
-    aligned = [
-        "  ".join(
-            cell.rjust(w) if c in right else cell.ljust(w) for c, (cell, w) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
+    lines_of_text = aligned(lines, right={2, 3, 4})
     swept = 1 + sum(not row["lab"] for row in rows)
-    if swept < len(aligned):
-        aligned[swept:swept] = ["", "In the lab, swept when named with --formats:"]
-    return "\n".join(aligned)
+    if swept < len(lines_of_text):
+        lines_of_text[swept:swept] = ["", "In the lab, swept when named with --formats:"]
+    return "\n".join(lines_of_text)
 
 
 def _where(conversion: dict[str, str | None]) -> str:
