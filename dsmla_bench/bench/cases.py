@@ -15,14 +15,13 @@ from typing import Any
 
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats import CacheFormat, Geometry, get_format
-from dsmla_bench.kernels.operations import Operation, Shape, get_operation
+from dsmla_bench.kernels.operations import PAGE_ORDERS, Operation, Shape, get_operation
 from dsmla_bench.kernels.providers import Provider
 from dsmla_bench.rows import OWN_AXES, Case
 
 MOST = 2**31 - 1
 """The largest number of tokens, requests or tokens per page: what kernels count in 32 bits."""
 DEFAULT_REQUESTS = 8
-PAGE_ORDERS = ("ordered", "shuffled")
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,8 @@ class Axes:
     """What a sweep covers: every combination of these. ``formats`` holds keys such as ``fp8_ds_mla:pow2``.
 
     Without a geometry (``kv_lora_rank`` and ``rope_dim``) every format is given the one that it stores, 512 + 64 where
-    it stores any. ``tokens``, ``heads``, ``topk``, ``queries`` and ``variant`` are each operation's own where None, and
-    the last four are ignored by operations without such an axis.
+    it stores any. Where None, ``tokens`` and ``page_orders`` are each operation's own, and so are ``heads``,
+    ``topk``, ``queries`` and ``variant``, which operations without such an axis ignore.
     """
 
     operations: tuple[str, ...]
@@ -39,7 +38,7 @@ class Axes:
     providers: tuple[str, ...]
     tokens: tuple[int, ...] | None = None
     block_sizes: tuple[int, ...] = (64,)
-    page_orders: tuple[str, ...] = PAGE_ORDERS
+    page_orders: tuple[str, ...] | None = None
     requests: int = DEFAULT_REQUESTS
     l2_states: tuple[str, ...] = ("cold",)
     kv_lora_rank: int | None = None
@@ -55,7 +54,7 @@ class Axes:
                 raise ValueError(f"{name} must be from 1 to {MOST}, found {getattr(self, name)}")
         if not 1 <= self.requests <= MOST:
             raise ValueError(f"requests must be from 1 to {MOST}, found {self.requests}")
-        for order in self.page_orders:
+        for order in self.page_orders or ():
             if order not in PAGE_ORDERS:
                 raise ValueError(f"page order {order!r} is none of {', '.join(PAGE_ORDERS)}")
 
@@ -90,7 +89,7 @@ def _shapes(axes: Axes, operation: Operation) -> Iterator[dict[str, Any]]:
     """The axes of ``Case`` that make up a shape, for every shape of an operation."""
     spanned: dict[str, Sequence[Any]] = {
         "block_size": axes.block_sizes if operation.uses_pages else axes.block_sizes[:1],
-        "page_order": axes.page_orders if operation.uses_pages else PAGE_ORDERS[:1],
+        "page_order": (axes.page_orders or operation.page_orders) if operation.uses_pages else PAGE_ORDERS[:1],
         **{name: getattr(axes, name) or values for name, values in operation.axes.items()},
         **_variants(axes, operation),
         "tokens": axes.tokens or operation.tokens,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dsmla_bench.cli.common import print_json, print_text
+
+if TYPE_CHECKING:
+    from dsmla_bench.kernels.operations import Operation
 
 VllmLibrary = Annotated[
     Path | None,
@@ -41,7 +44,6 @@ def list_axes(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """List operations, formats and providers, and why a provider cannot serve a format here. Needs no GPU."""
-    from dsmla_bench.bench.cases import PAGE_ORDERS
     from dsmla_bench.kernels.arch import Architecture
     from dsmla_bench.kernels.formats import all_formats
     from dsmla_bench.kernels.operations import all_operations
@@ -56,19 +58,24 @@ def list_axes(
         for name, provider in providers.items()
     ]
     if as_json:
-        listed = {op.name: {"tokens": op.tokens, **op.axes} for op in all_operations()}
-        print_json({"arch": target.name, "axes": listed, "page_orders": PAGE_ORDERS, "cases": usable})
+        listed = {op.name: _axes(op) for op in all_operations()}
+        print_json({"arch": target.name, "axes": listed, "cases": usable})
         return
     lines = ["operations"]
     for op in all_operations():
-        axes = {"tokens": op.tokens, **op.axes}
         lines += [f"  {op.name:<18}{op.summary}"]
-        lines += [f"    {name:<16}{', '.join(map(str, values))}" for name, values in axes.items()]
+        lines += [f"    {name:<16}{', '.join(map(str, values))}" for name, values in _axes(op).items()]
     widest = max(len(fmt.key) for fmt in all_formats())
     lines += ["formats"] + [f"  {fmt.key:<{widest}}  {fmt.summary}" for fmt in all_formats()]
     lines += ["providers"] + [f"  {name:<18}{provider.summary}" for name, provider in providers.items()]
-    lines += [f"page orders         {', '.join(PAGE_ORDERS)}", f"on {target.label}"]
+    lines += [f"on {target.label}"]
     print_text("\n".join([*lines, *_reasons(usable)]))
+
+
+def _axes(operation: Operation) -> dict[str, tuple[Any, ...]]:
+    """What a sweep covers of an operation unless told otherwise."""
+    pages = {"page_orders": operation.page_orders} if operation.uses_pages else {}
+    return {"tokens": operation.tokens, **pages, **operation.axes}
 
 
 def _reasons(cases: list[dict[str, Any]]) -> list[str]:

@@ -53,7 +53,7 @@ def kernels(
     queries: Annotated[str | None, typer.Option(help="Query tokens per request (decode).")] = None,
     variants: Annotated[str | None, typer.Option(help="Ways of working, of operations that have several.")] = None,
     block_sizes: Annotated[str, typer.Option(help="Tokens per cache page.")] = "64",
-    page_orders: Annotated[str | None, typer.Option(help="ordered, shuffled or both. Default: both.")] = None,
+    page_orders: Annotated[str | None, typer.Option(help="ordered, shuffled or both. Default: each operation's own.")] = None,
     requests: Annotated[int, typer.Option(help="Requests that a gather's tokens belong to.", min=1)] = 8,
     l2: Annotated[str, typer.Option(help="State of the L2 cache: cold, hot or cold,hot.")] = "cold",
     methods: Annotated[
@@ -83,11 +83,11 @@ def kernels(
 
     Examples: dsmla-bench kernels --arch sm90; dsmla-bench kernels --formats fp8_ds_mla --ops gather --tokens 8192
     """
-    from dsmla_bench.bench.cases import PAGE_ORDERS, Axes
+    from dsmla_bench.bench.cases import Axes
     from dsmla_bench.bench.device import METHODS
     from dsmla_bench.bench.plan import SweepPlan
     from dsmla_bench.kernels.formats import default_formats, get_format
-    from dsmla_bench.kernels.operations import all_operations
+    from dsmla_bench.kernels.operations import PAGE_ORDERS, all_operations
     from dsmla_bench.kernels.providers import load_providers
 
     axes = Axes(
@@ -101,7 +101,7 @@ def kernels(
         queries=optional_integers(queries, "--queries"),
         variant=choose_variants(variants),
         block_sizes=integers(block_sizes, "--block-sizes"),
-        page_orders=choose(page_orders, list(PAGE_ORDERS), "page order"),
+        page_orders=choose(page_orders, list(PAGE_ORDERS), "page order") if page_orders else None,
         requests=requests,
         l2_states=choose(l2, ["cold", "hot"], "L2 state"),
     )

@@ -6,9 +6,9 @@ import functools
 import sys
 
 from dsmla_bench.kernels.discovery import discover, require_unique
-from dsmla_bench.kernels.operations.base import Operation, Outputs, Shape, Traffic
+from dsmla_bench.kernels.operations.base import PAGE_ORDERS, Operation, Outputs, Shape, Traffic
 
-__all__ = ["Operation", "Outputs", "Shape", "Traffic", "all_operations", "get_operation"]
+__all__ = ["PAGE_ORDERS", "Operation", "Outputs", "Shape", "Traffic", "all_operations", "get_operation"]
 
 _ORDER = ("write", "gather", "fused_norm_rope", "fused_q", "decode")
 

@@ -54,6 +54,7 @@ class Traffic:
 
 Outputs = Mapping[str, torch.Tensor]
 DEFAULT_TOKENS = (1, 16, 128, 1024, 8192, 65536)
+PAGE_ORDERS = ("ordered", "shuffled")
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class Operation:
     encodes      whether it writes rows, and so uses the format's ``encode``
     uses_requests  whether its tokens belong to requests
     uses_pages   whether it touches a paged cache: block size and page order are axes of it
-    tokens       the sizes that a sweep measures unless told otherwise
+    tokens, page_orders   the sizes and orders of pages that a sweep measures unless told otherwise
+    times_reference  whether the torch reference is worth timing too, and not the definition alone
     axes         further axes of it (``rows.OWN_AXES``) and the values that a sweep measures unless told otherwise
     variants     every value of its axis ``variant``, those of ``axes`` first; () where it has no such axis
     covers       whether a format is worth a row; one that changes nothing for the operation is not
@@ -87,6 +89,8 @@ class Operation:
     uses_requests: bool = False
     uses_pages: bool = True
     tokens: tuple[int, ...] = DEFAULT_TOKENS
+    page_orders: tuple[str, ...] = PAGE_ORDERS
+    times_reference: bool = True
     axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     variants: tuple[str, ...] = ()
     covers: Callable[[CacheFormat], bool] = lambda fmt: True

@@ -273,6 +273,8 @@ OPERATIONS = (
         plan=plan,
         traffic=traffic,
         tokens=(1, 8, 32, 128),
+        page_orders=("shuffled",),
+        times_reference=False,
         axes={"heads": (16, 64, 128), "topk": (2048,), "queries": (1,)},
         tolerance=tolerance,
     ),

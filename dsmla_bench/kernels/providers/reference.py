@@ -24,8 +24,10 @@ class ReferenceProvider:
         pass
 
     def why_not(self, operation: Operation, fmt: CacheFormat, arch: Architecture) -> str | None:
-        """Never: torch runs everywhere."""
-        return None
+        """torch runs everywhere, so only where an operation's reference is not worth timing."""
+        if operation.times_reference:
+            return None
+        return f"the torch reference of {operation.name} is its definition, and not worth timing"
 
     def bind(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> Callable[[], None]:
         """The operation's reference on these inputs."""
