@@ -20,8 +20,9 @@ from dsmla_bench.evals.error_plan import ErrorPlan
 from dsmla_bench.evals.readers import ReaderErrors
 from dsmla_bench.kernels.formats import Geometry, all_formats, get_format
 from dsmla_bench.kernels.providers import load_providers
-from dsmla_bench.reports.error_report import tables_of, write_error_report
+from dsmla_bench.reports.error_report import tables_of
 from dsmla_bench.reports.renderings import to_text
+from dsmla_bench.reports.report import write_report
 from dsmla_bench.results import Run, RunError
 
 CPU = torch.device("cpu")
@@ -338,46 +339,47 @@ def test_a_plan_that_cannot_be_measured_is_refused(plan, sentence):
 
 
 def test_the_report_has_tables_pictures_and_numbers(known, attended, tmp_path):
-    assert "against fp32" in write_error_report(attended)[0].read_text(encoding="utf-8")
-    written = write_error_report(known, tmp_path / "report")
+    assert "against fp32" in write_report(attended)[1].read_text(encoding="utf-8")
+    written = write_report(known, tmp_path / "report")
     assert [path.name for path in written[:5]] == [
+        "index.html",
         "report.md",
         "errors.csv",
         "readers.csv",
         "worst_tiles.csv",
-        "magnitude.png",
     ]
     pictures = [path for path in written if path.suffix == ".png"]
     assert [path.name for path in pictures] == ["magnitude.png", "sigma.png", "bytes.png", "tiles.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
-    text = written[0].read_text(encoding="utf-8")
-    assert "![Error against bytes per token](bytes.png)" in text
+    text = written[1].read_text(encoding="utf-8")
+    assert "![Error against bytes per token: rel-L2 against bytes per token. " in text
     assert "### the same bytes by other readers, normal sigma=1" in text
     pd.testing.assert_frame_equal(
-        pd.read_csv(written[1])[["rel_l2"]], known.table("errors")[["rel_l2"]].astype(float), check_dtype=False
+        pd.read_csv(written[2])[["rel_l2"]], known.table("errors")[["rel_l2"]].astype(float), check_dtype=False
     )
 
 
 def test_a_run_without_errors_to_draw_says_what_is_left_out(tmp_path):
     run = run_of(tmp_path, formats=("bf16",), tokens=16)
-    text = write_error_report(run)[0].read_text(encoding="utf-8")
-    assert "sigma.png is left out: no kind of data was measured at several sigmas." in text
+    text = write_report(run)[1].read_text(encoding="utf-8")
+    assert "sigma is left out: no kind of data was measured at several sigmas." in text
 
 
 def test_reading_an_error_run_needs_no_torch(known):
     script = f"""
 import sys
 from pathlib import Path
-sys.modules["torch"] = sys.modules["triton"] = None  # what a machine without them says
-from dsmla_bench.reports.error_report import is_error_run, tables_of, write_error_report
+from dsmla_bench.reports.error_report import is_error_run, tables_of
+from dsmla_bench.reports.report import write_report
 from dsmla_bench.results import Run
 run = Run.load(Path({str(known.path)!r}))
 assert is_error_run(run) and tables_of(run).tables
-print(len(write_error_report(run)))
+print(len(write_report(run)))
+assert not {{"torch", "triton"}} & set(sys.modules)
 """
     done = run_python("-c", script)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "8"
+    assert done.stdout.strip() == "13"
 
 
 # The command line

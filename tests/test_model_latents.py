@@ -21,7 +21,7 @@ from dsmla_bench.evals.error_plan import ErrorPlan
 from dsmla_bench.evals.latents import captured_latents
 from dsmla_bench.evals.model_latents import ModelText
 from dsmla_bench.kernels.formats import Geometry
-from dsmla_bench.reports.error_report import write_error_report
+from dsmla_bench.reports.report import write_report
 from dsmla_bench.results import Run
 
 WORDS = [f"w{number}" for number in range(VOCABULARY)]
@@ -87,7 +87,7 @@ def test_the_error_of_a_model_is_measured_and_reported_layer_by_layer(cli, check
     assert set(errors["data"]) == {"layer 0", "layer 1"}
     assert set(errors["kind"]) == {"model"}
     assert (errors["status"] == "ok").all()
-    written = write_error_report(Run.load(path), tmp_path / "report")
+    written = write_report(Run.load(path), tmp_path / "report")
     assert written
 
 

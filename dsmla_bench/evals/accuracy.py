@@ -1,0 +1,208 @@
+"""An accuracy run: variants × tasks, one cell after another, then the tables that judge them.
+
+Tasks are loaded first, since what they lack must show before a model is. A cell is on disk before the next one begins,
+and a run that is gone on with computes those that it lacks. The baseline comes first, so that a run cut short has what
+the others are held against.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+import warnings
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from dsmla_bench.evals.accuracy_cells import Cells
+from dsmla_bench.evals.accuracy_plan import AccuracyPlan, computed_by
+from dsmla_bench.evals.accuracy_results import Results
+from dsmla_bench.evals.accuracy_rows import FidelityTableRow, VariantRow
+from dsmla_bench.evals.backends import Backend, Variant
+from dsmla_bench.evals.latents import LatentRow
+from dsmla_bench.evals.lm_eval_scores import task_scores
+from dsmla_bench.evals.lm_eval_tasks import run_task, task_sha256
+from dsmla_bench.evals.scores import TaskScores
+from dsmla_bench.kernels.formats import get_format
+from dsmla_bench.results import Run
+
+FIDELITY = "fidelity"
+
+
+@dataclass
+class Session:
+    """What is settled before a run begins: the tasks, who computes, and which variants can be computed.
+
+    ``skipped``: why a variant cannot, by label.
+    """
+
+    plan: AccuracyPlan
+    tasks: dict[str, Any]
+    backend: Backend
+    variants: list[Variant]
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def computed(self) -> list[Variant]:
+        """The variants that can be computed."""
+        return [variant for variant in self.variants if variant.label not in self.skipped]
+
+    def steps(self) -> int:
+        """How many names ``execute`` yields."""
+        return len(self.computed) * len(self.tasks) + (1 if self.plan.windows else 0)
+
+
+def prepare(plan: AccuracyPlan) -> Session:
+    """Load the tasks, then look at everything that could fail later; no weights are read and nothing is written.
+
+    Raises ValueError, in one sentence, for what cannot be computed.
+    """
+    tasks = plan.load_tasks()
+    backend = plan.make_backend()
+    session = Session(plan, tasks, backend, plan.variants())
+    for variant in session.variants:
+        if (reason := backend.why_not(variant)) is not None:
+            session.skipped[variant.label] = reason
+    if reason := session.skipped.get(plan.baseline):
+        raise ValueError(f"{plan.baseline}, which all formats are held against, cannot be computed: {reason}")
+    backend.check(session.computed)
+    return session
+
+
+def execute(session: Session, run: Run) -> Generator[str]:
+    """Compute what ``run`` lacks and write its tables; yields the name of every step when it is done.
+
+    Closed early, as on Ctrl-C, it writes the tables of what is finished. The run is left for the caller to finish.
+    """
+    cells = Cells(run.path / "cells")
+    results = Results(session.plan.baseline, [_variant_row(session, variant) for variant in session.variants])
+    try:
+        for variant in session.computed:
+            yield from _score(session, cells, variant, results)
+        if session.plan.windows:
+            _measure_fidelity(session, cells, results)
+            yield FIDELITY
+    finally:
+        results.write(run, session.plan.margins)
+
+
+def _score(session: Session, cells: Cells, variant: Variant, results: Results) -> Iterator[str]:
+    """Take a variant's scores of every task from its cells, or compute them."""
+    facts = session.backend.facts(variant)
+    keys = {name: _key(session, variant, facts, task_sha256(task)) for name, task in session.tasks.items()}
+    found: dict[str, TaskScores] = {}
+    try:
+        for name, key in keys.items():
+            stored = _stored(cells, (variant.label, name), key)
+            if stored is not None:
+                found[name] = stored
+                yield f"{variant.label} {name}"
+        if len(found) == len(keys):
+            return
+        with _one_sentence(), session.backend.open(variant) as lm:
+            for name in [name for name in keys if name not in found]:
+                found[name] = _run(session, variant, facts, lm, name)
+                cells.save((variant.label, name), keys[name], dataclasses.asdict(found[name]))
+                yield f"{variant.label} {name}"
+    finally:
+        results.scores[variant.label] = [found[name] for name in keys if name in found]
+
+
+def _stored(cells: Cells, names: tuple[str, ...], key: dict[str, Any]) -> TaskScores | None:
+    """The scores that a cell holds; None, with a warning, where it holds something else."""
+    found = cells.load(names, key)
+    try:
+        return None if found is None else TaskScores.from_json(json.dumps(found))
+    except ValueError as error:
+        warnings.warn(f"{', '.join(names)}: {error}; computed again", stacklevel=2)
+        return None
+
+
+def _run(session: Session, variant: Variant, facts: Mapping[str, Any], lm: Any, name: str) -> TaskScores:
+    """One task by one variant."""
+    with contextlib.redirect_stdout(sys.stderr):  # standard output is for results; lm-eval prints
+        found = run_task(lm, name, session.tasks[name], session.plan.recipe)
+    arguments = {"pretrained": session.plan.model, "tokenizer": facts.get("tokenizer_sha256")}
+    about = {"model": session.backend.name, "model_args": arguments, "model_sha": facts.get("model_sha256")}
+    found["config"] |= about
+    (scores,) = task_scores(found, found["samples"], variant.label)
+    return scores
+
+
+def _measure_fidelity(session: Session, cells: Cells, results: Results) -> None:
+    """Take the fidelity of all variants from its cell, or compute it, where the backend has it."""
+    formats = [variant for variant in session.computed if not variant.repeat]
+    facts = {variant.label: session.backend.facts(variant) for variant in formats}
+    key = {
+        "facts": facts,
+        "tasks": {name: task_sha256(task) for name, task in session.tasks.items()},
+        "windows": [session.plan.windows, session.plan.window_tokens],
+        **computed_by(),
+    }
+    found = cells.load((FIDELITY,), key)
+    if found is None:
+        with _one_sentence():
+            measured = session.backend.fidelity(
+                formats, session.tasks, session.plan.windows, session.plan.window_tokens
+            )
+        if measured is None:
+            return
+        found = {name: [dataclasses.asdict(row) for row in rows] for name, rows in zip(PARTS, measured, strict=True)}
+        cells.save((FIDELITY,), key, found)
+    results.fidelity = [FidelityTableRow(**row) for row in found["fidelity"]]
+    results.latents = [LatentRow(**row) for row in found["latents"]]
+
+
+PARTS = ("fidelity", "latents")
+"""What the cell of the fidelity pass holds."""
+
+
+def _key(session: Session, variant: Variant, facts: Mapping[str, Any], task: str) -> dict[str, Any]:
+    """Everything that decides the scores of a task by a variant."""
+    return {
+        "backend": session.backend.name,
+        **facts,
+        "repeat": variant.repeat,
+        "task_sha256": task,
+        **dataclasses.asdict(session.plan.recipe),
+        **computed_by(),
+    }
+
+
+def _variant_row(session: Session, variant: Variant) -> VariantRow:
+    reason = session.skipped.get(variant.label)
+    return VariantRow(
+        format=variant.label,
+        only=variant.only,
+        is_baseline=variant.label == session.plan.baseline,
+        is_probe=variant.is_probe,
+        status="ok" if reason is None else "skipped",
+        reason=reason,
+        **_described(session.backend, variant),
+    )
+
+
+def _described(backend: Backend, variant: Variant) -> dict[str, Any]:
+    """What is known of the format that a variant stores: of a server's nothing."""
+    if backend.name == "server":
+        return {"cache_format": None, "revision": None, "bytes_per_token": None}
+    fmt = get_format(variant.format)
+    geometry = backend.geometry
+    size = fmt.row_bytes(geometry) if geometry is not None and fmt.geometry in (None, geometry) else None
+    return {"cache_format": fmt.name, "revision": fmt.revision, "bytes_per_token": size}
+
+
+@contextlib.contextmanager
+def _one_sentence() -> Iterator[None]:
+    """Memory that runs out becomes a ValueError that says what to do."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ValueError(
+            f"the device's memory does not hold the model and a batch ({str(error).splitlines()[0]:.200}); "
+            "use a smaller --batch-size"
+        ) from error
