@@ -18,7 +18,7 @@ class EightWarps:
     def __init__(self, libraries):
         """``libraries`` holds the paths of compiled operator libraries by provider; this one needs none."""
 
-    def why_not(self, operation, fmt, arch):
+    def why_not(self, operation, fmt, arch, shape=None):
         """Why it cannot serve a case, in one sentence; None when it can."""
         return None if fmt.conversion(arch) else f"{arch.label} lacks a conversion that {fmt.name} needs"
 

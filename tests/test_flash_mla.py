@@ -1,19 +1,25 @@
 """The provider flash_mla: why it cannot serve a case, and the call that it makes.
 
-The operator is a fake with FlashMLA's schema, registered with torch, so that its dispatcher checks every argument.
+The operator is a fake with FlashMLA's schema, registered with torch, so that its dispatcher checks every argument. The
+package is a module with the interface of FlashMLA's own.
 """
 
 import hashlib
 import importlib.util
-from types import SimpleNamespace
+import inspect
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 
+from dsmla_bench.bench import cases
+from dsmla_bench.bench.cases import Axes, expand
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats import get_format
 from dsmla_bench.kernels.operations import Shape, get_operation
-from dsmla_bench.kernels.providers import load_providers
+from dsmla_bench.kernels.providers import flash_mla, load_providers
 
 SCHEMA = (
     "sparse_decode_fwd(Tensor q, Tensor kv, Tensor indices, Tensor? topk_length, Tensor? attn_sink, "
@@ -87,9 +93,12 @@ def test_other_operations_are_not_its_own(provider):
 
 def test_without_flash_mla_the_reason_says_what_to_do(monkeypatch):
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "vllm" else find(name))
+    hidden = ("flash_mla", "vllm")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in hidden else find(name))
     reason = load_providers({})["flash_mla"].why_not(DECODE, FP8, SM90)
-    assert reason == "FlashMLA is not installed; install vLLM, or give the compiled operators with --flash-mla-library"
+    assert reason == (
+        "FlashMLA is not installed; install flash_mla or vLLM, or give the compiled operators with --flash-mla-library"
+    )
 
 
 def test_a_library_that_is_none_is_named_with_what_is_wrong(tmp_path):
@@ -144,6 +153,121 @@ def test_the_schedule_of_the_first_call_is_used_by_the_next(provider, calls):
     assert (calls[1]["metadata"].shape, calls[1]["splits"].shape) == ((3,), (4,))
 
 
-def test_more_heads_than_it_takes_are_refused(provider):
+@pytest.mark.parametrize("heads", [128, 129])
+def test_more_heads_than_it_takes_are_a_skipped_row(provider, heads):
+    reason = "FlashMLA decodes up to 128 heads, found 129" if heads == 129 else None
+    axes = Axes(("decode",), ("fp8_ds_mla",), ("flash_mla",), tokens=(1,), heads=(heads,))
+    [case] = expand(axes, SM90)
+    assert cases.why_not(provider, case) == reason
+
+
+def test_more_heads_than_it_takes_are_not_bound(provider):
     with pytest.raises(ValueError, match="FlashMLA decodes up to 128 heads, found 129"):
         provider.bind(DECODE, FP8, inputs_of(129, 64), SM90)
+
+
+# The package flash_mla
+
+
+def decode_function(**further):
+    """A function with the signature of flash_mla's, and parameters of a later release; it records its arguments."""
+    found = []
+
+    def flash_mla_with_kvcache(
+        q,
+        k_cache,
+        block_table,
+        cache_seqlens,
+        head_dim_v,
+        tile_scheduler_metadata,
+        num_splits=None,
+        softmax_scale=None,
+        causal=False,
+        is_fp8_kvcache=False,
+        indices=None,
+        attn_sink=None,
+        extra_k_cache=None,
+        extra_indices_in_kvcache=None,
+        topk_length=None,
+        extra_topk_length=None,
+        **later,
+    ):
+        found.append({name: value for name, value in locals().items() if name not in ("later", "found")} | later)
+        lse = torch.arange(q.shape[2]).float()[None, :, None].expand(len(q), -1, q.shape[1]).contiguous()
+        return torch.full((*q.shape[:3], head_dim_v), 2.0, dtype=torch.bfloat16), lse
+
+    signature = inspect.signature(flash_mla_with_kvcache)
+    parameters = [item for name, item in signature.parameters.items() if name != "later"]
+    parameters += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=off) for name, off in further.items()
+    ]
+    flash_mla_with_kvcache.__signature__ = signature.replace(parameters=parameters)
+    return found, flash_mla_with_kvcache
+
+
+def install(monkeypatch, function):
+    """The package, importable; its schedule is the word."""
+    package = ModuleType("flash_mla")
+    package.__spec__ = ModuleSpec("flash_mla", None)
+    package.get_mla_metadata = lambda: ("schedule", None)
+    package.flash_mla_with_kvcache = function
+    monkeypatch.setitem(sys.modules, "flash_mla", package)
+    return load_providers({})["flash_mla"]
+
+
+@pytest.mark.parametrize("further", [{}, {"enable_batch_invariant": False, "use_legacy": False}])
+def test_the_package_is_called_by_its_own_interface(monkeypatch, further):
+    found, function = decode_function(**further)
+    provider = install(monkeypatch, function)
+    assert provider.why_not(DECODE, FP8, SM90) is None
+    inputs = inputs_of(16, 100, queries=2)
+    provider.bind(DECODE, FP8, inputs, SM90)()
+    [call] = found
+    assert (call.get("use_legacy", False), call["is_fp8_kvcache"], call["causal"]) == (bool(further), True, False)
+    assert (call["block_table"], call["cache_seqlens"], call["num_splits"]) == (None, None, None)
+    assert (call["tile_scheduler_metadata"], call["head_dim_v"]) == ("schedule", 512)
+    assert call["softmax_scale"] == inputs.softmax_scale
+    assert (call["q"].shape, call["indices"].shape) == ((2, 2, 64, 576), (2, 2, 128))
+    assert (call["k_cache"].shape, call["k_cache"].dtype) == ((*inputs.cache.shape[:2], 1, 656), torch.float8_e4m3fn)
+    assert call["k_cache"].data_ptr() == inputs.cache.data_ptr()
+    assert bool((inputs.out == 2).all())
+    assert torch.equal(inputs.lse, torch.arange(16.0).expand(2, 2, 16))
+    assert provider.binary_sha256(DECODE, FP8, inputs, SM90) is None
+
+
+def test_the_version_is_that_of_the_distribution_that_has_the_package(monkeypatch):
+    provider = install(monkeypatch, decode_function()[1])
+    monkeypatch.setattr(flash_mla, "installed_version", {"sgl-flash-mla": "1.0.0", "vllm": "0.33.0"}.get)
+    assert provider.version() == "1.0.0"
+
+
+def test_the_outputs_of_64_heads_are_copied_too(monkeypatch):
+    provider = install(monkeypatch, decode_function()[1])
+    assert provider.why_not(DECODE, FP8, SM90) is None
+    inputs = inputs_of(64, 64)
+    provider.bind(DECODE, FP8, inputs, SM90)()
+    assert bool((inputs.out == 2).all())
+
+
+def test_a_package_that_does_not_read_the_format_is_refused(monkeypatch):
+    later = install(monkeypatch, decode_function(enable_batch_invariant=False)[1])
+    assert later.why_not(DECODE, FP8, SM90) == (
+        "the installed flash_mla, of 2026-09-30 or later, reads DeepSeek-V4.1's caches only; "
+        "install an earlier one or sgl-flash-mla"
+    )
+    earlier = install(monkeypatch, lambda q, k_cache, indices=None: None)
+    reason = "the installed flash_mla has another interface of its sparse decode; install a later one"
+    assert earlier.why_not(DECODE, FP8, SM90) == reason
+    broken = install(monkeypatch, None)
+    reason = "the installed flash_mla cannot be used (TypeError: None is not a callable object)"
+    assert broken.why_not(DECODE, FP8, SM90) == reason
+    own = install(monkeypatch, decode_function()[1])
+    reason = "the installed flash_mla does not read nvfp4_ds_mla; vLLM's copy of FlashMLA does"
+    assert own.why_not(DECODE, NVFP4, SM100) == reason
+
+
+def test_a_library_goes_before_the_package(provider, calls, monkeypatch):
+    install(monkeypatch, decode_function()[1])
+    assert provider.why_not(DECODE, FP8, SM90) is None
+    provider.bind(DECODE, FP8, inputs_of(64, 64), SM90)()
+    assert len(calls) == 1

@@ -146,12 +146,12 @@ def format_of(case: Case) -> CacheFormat:
 
 def why_not(provider: Provider, case: Case) -> str | None:
     """Why the case cannot be run at all, in one sentence: its geometry, or the provider's reason. None when it can."""
-    fmt = format_of(case)
+    fmt, shape = format_of(case), shape_of(case)
     try:
-        fmt.require(shape_of(case).geometry)
+        fmt.require(shape.geometry)
     except ValueError as error:
         return str(error)
-    return provider.why_not(operation_of(case), fmt, Architecture.parse(case.arch))
+    return provider.why_not(operation_of(case), fmt, Architecture.parse(case.arch), shape)
 
 
 def traffic_facts(provider: Provider, case: Case, arch: Architecture) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Planted:
     def __init__(self, libraries):
         """``libraries`` holds the paths of compiled operator libraries by provider; this one needs none."""
 
-    def why_not(self, operation, fmt, arch):
+    def why_not(self, operation, fmt, arch, shape=None):
         """Why it cannot serve a case, in one sentence; None when it can."""
         if operation.name != "write":
             return f"planted has no {operation.name}"

@@ -8,7 +8,7 @@ class ToyProvider:
     def __init__(self, libraries):
         self.library = libraries.get("toy_kernels")
 
-    def why_not(self, operation, fmt, arch):
+    def why_not(self, operation, fmt, arch, shape=None):
         return None if operation.name == "write" else f"toy_kernels has no {operation.name}"
 
     def bind(self, operation, fmt, inputs, arch):

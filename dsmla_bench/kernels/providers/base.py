@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats import CacheFormat
 from dsmla_bench.kernels.launch import Launch
-from dsmla_bench.kernels.operations import Operation
+from dsmla_bench.kernels.operations import Operation, Shape
 
 
 class Provider(Protocol):
@@ -24,8 +24,13 @@ class Provider(Protocol):
 
     def __init__(self, libraries: Mapping[str, Path]) -> None: ...
 
-    def why_not(self, operation: Operation, fmt: CacheFormat, arch: Architecture) -> str | None:
-        """Why it cannot serve this case on this architecture, in one sentence; None when it can. Needs no GPU."""
+    def why_not(
+        self, operation: Operation, fmt: CacheFormat, arch: Architecture, shape: Shape | None = None
+    ) -> str | None:
+        """Why it cannot serve this case on this architecture, in one sentence; None when it can. Needs no GPU.
+
+        Without a shape: why it can serve none.
+        """
 
     def bind(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> Callable[[], None]:
         """A function that does the operation on these inputs, on the current stream, without synchronising."""

@@ -11,7 +11,7 @@ import torch
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats import CacheFormat
 from dsmla_bench.kernels.launch import Launch
-from dsmla_bench.kernels.operations import Operation
+from dsmla_bench.kernels.operations import Operation, Shape
 
 
 class ReferenceProvider:
@@ -23,7 +23,9 @@ class ReferenceProvider:
     def __init__(self, libraries: Mapping[str, Path]) -> None:
         pass
 
-    def why_not(self, operation: Operation, fmt: CacheFormat, arch: Architecture) -> str | None:
+    def why_not(
+        self, operation: Operation, fmt: CacheFormat, arch: Architecture, shape: Shape | None = None
+    ) -> str | None:
         """torch runs everywhere, so only where an operation's reference is not worth timing."""
         if operation.times_reference:
             return None

@@ -11,7 +11,7 @@ import triton
 from dsmla_bench.kernels.arch import KNOWN, Architecture
 from dsmla_bench.kernels.formats import CacheFormat
 from dsmla_bench.kernels.launch import Launch
-from dsmla_bench.kernels.operations import Operation
+from dsmla_bench.kernels.operations import Operation, Shape
 
 
 class TritonProvider:
@@ -23,12 +23,19 @@ class TritonProvider:
     def __init__(self, libraries: Mapping[str, Path]) -> None:
         pass
 
-    def why_not(self, operation: Operation, fmt: CacheFormat, arch: Architecture) -> str | None:
+    def why_not(
+        self, operation: Operation, fmt: CacheFormat, arch: Architecture, shape: Shape | None = None
+    ) -> str | None:
         """A conversion that the architecture lacks is the only reason."""
-        if fmt.conversion(arch) is not None:
+
+        def serves(known: Architecture) -> bool:
+            return fmt.conversion(known) is not None and (known.has_e4m3 or not operation.needs_e4m3)
+
+        if serves(arch):
             return None
-        first = next((known.label for known in KNOWN if fmt.conversion(known) is not None), "none of those known")
-        return f"{fmt.name} needs an exact conversion that {arch.label} lacks; the first with it is {first}"
+        name = fmt.name if fmt.conversion(arch) is None else operation.name
+        first = next((known.label for known in KNOWN if serves(known)), "none of those known")
+        return f"{name} needs an exact conversion that {arch.label} lacks; the first with it is {first}"
 
     def bind(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> Callable[[], None]:
         """The launch that the operation plans for these inputs."""

@@ -9,15 +9,15 @@ Operators (``torch.ops._C_cache_ops``, schemas of vLLM 0.33):
     write   concat_and_cache_mla with kv_cache_dtype "auto", "fp8", "fp8_ds_mla" or "nvfp4_ds_mla"
     gather  cp_gather_cache (bf16), gather_and_maybe_dequant_cache (fp8),
             cp_gather_and_upconvert_fp8_kv_cache, cp_gather_and_upconvert_nvfp4_kv_cache
+
+The fused kernels are not among them: they are Triton in vLLM's Python package (``vllm_fused``), which must be
+importable whether or not a library is given.
 """
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import importlib.util
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,9 @@ import torch
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats import CacheFormat
 from dsmla_bench.kernels.launch import Launch
-from dsmla_bench.kernels.operations import Operation
+from dsmla_bench.kernels.operations import Operation, Shape
+from dsmla_bench.kernels.providers import vllm_fused
+from dsmla_bench.kernels.providers.compiled import file_sha256, first_line, installed_version
 
 _CACHE_DTYPES = {"bf16": "auto", "fp8": "fp8", "fp8_ds_mla": "fp8_ds_mla", "nvfp4_ds_mla": "nvfp4_ds_mla"}
 _GATHERS = {
@@ -48,12 +50,16 @@ class VllmProvider:
         self._load_error: str | None = None
         self._loaded = False
 
-    def why_not(self, operation: Operation, fmt: CacheFormat, arch: Architecture) -> str | None:
+    def why_not(
+        self, operation: Operation, fmt: CacheFormat, arch: Architecture, shape: Shape | None = None
+    ) -> str | None:
         """No vLLM, no such operator, another revision, or an architecture that it refuses."""
         if fmt.name not in _CACHE_DTYPES:
             return f"no vLLM operator is bound to {fmt.name} here"
         if operation.encodes and not fmt.default:
             return f"vLLM 0.33 does not write revision {fmt.revision} of {fmt.name}"
+        if operation.name in vllm_fused.FUSED:
+            return vllm_fused.why_not(operation, fmt, arch)
         if operation.name not in _BINDINGS:
             return f"no vLLM operator is bound to {operation.name} here"
         if fmt.name == "nvfp4_ds_mla" and arch.major != 10:
@@ -76,12 +82,12 @@ class VllmProvider:
             try:
                 torch.ops.load_library(str(self.library))
             except OSError as error:
-                return f"--vllm-library {self.library}: cannot be loaded ({_first_line(error)})"
+                return f"--vllm-library {self.library}: cannot be loaded ({first_line(error)})"
         elif importlib.util.find_spec("vllm") is not None:
             try:
                 importlib.import_module("vllm._custom_ops")
             except Exception as error:  # beside another torch than its own, importing it may raise anything
-                return f"the installed vLLM cannot be imported ({type(error).__name__}: {_first_line(error)})"
+                return f"the installed vLLM cannot be imported ({type(error).__name__}: {first_line(error)})"
         else:
             return "vLLM is not installed; install it, or give its compiled operators with --vllm-library"
         if not hasattr(torch.ops._C_cache_ops, "concat_and_cache_mla"):
@@ -90,6 +96,8 @@ class VllmProvider:
 
     def bind(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> Callable[[], None]:
         """The operator call on these inputs. Raises ValueError for inputs that the operator has no argument for."""
+        if operation.name in vllm_fused.FUSED:
+            return vllm_fused.bind(operation, inputs, _CACHE_DTYPES[fmt.name])
         return _BINDINGS[operation.name](fmt, inputs)
 
     def conversion(self, operation: Operation, fmt: CacheFormat, arch: Architecture) -> str | None:
@@ -102,26 +110,11 @@ class VllmProvider:
 
     def binary_sha256(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> str | None:
         """Of the compiled library; None for an installed vLLM, which its version names."""
-        return _sha256(self.library) if self.library is not None else None
+        return file_sha256(self.library) if self.library is not None and operation.name in _BINDINGS else None
 
     def version(self) -> str | None:
         """The installed vLLM's version, or the library's file name."""
-        if self.library is not None:
-            return self.library.name
-        try:
-            return version("vllm")
-        except PackageNotFoundError:
-            return None
-
-
-@functools.cache
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or ["no message"])[0]
+        return self.library.name if self.library is not None else installed_version("vllm")
 
 
 def _view(fmt: CacheFormat, cache: torch.Tensor) -> torch.Tensor:
