@@ -27,7 +27,7 @@ FlashMlaLibrary = Annotated[
         "--flash-mla-library",
         envvar="DSMLA_BENCH_FLASH_MLA_LIBRARY",
         show_envvar=False,  # too long for help on 80 columns
-        help="FlashMLA's compiled operators (a .so), instead of an installed vLLM's.",
+        help="FlashMLA's compiled operators (a .so), instead of an installed one.",
     ),
 ]
 
@@ -84,7 +84,7 @@ def _reasons(cases: list[dict[str, Any]]) -> list[str]:
     for case in cases:
         key = (case["provider"], case["operation"], case["why_not"] or "usable")
         formats.setdefault(key, []).append(case["format"])
-    return [f"  {p:<12}{op:<10}{reason}: {', '.join(names)}" for (p, op, reason), names in formats.items()]
+    return [f"  {p:<12}{op:<17}{reason}: {', '.join(names)}" for (p, op, reason), names in formats.items()]
 
 
 def env(as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False) -> None:
