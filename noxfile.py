@@ -29,7 +29,7 @@ CACHES = {
 }
 CHECK_WHEEL = (
     "import importlib.resources, dsmla_bench; "
-    "files = ('py.typed', 'reports/dashboard/pages/index.html'); "
+    "files = ('py.typed', 'reports/dashboard/pages/index.html', 'reports/page/report.html'); "
     "lacking = [name for name in files if not (importlib.resources.files(dsmla_bench) / name).is_file()]; "
     "assert not lacking, f'the wheel lacks {lacking}'"
 )

@@ -78,7 +78,8 @@ def test_a_report_of_compiled_kernels_has_a_picture_per_target(earlier, tmp_path
     done = run_command("report", earlier[0], "--out", tmp_path / "report")
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "report" / "report.md").read_text()
-    assert "![What the compiled kernels consist of](kernels.png)" in text
+    assert "![What the compiled kernels consist of: instructions. " in text
+    assert "](kernels.png)" in text
     assert (tmp_path / "report" / "kernels.png").read_bytes().startswith(b"\x89PNG")
     assert "sm100 is B200 SXM, compute capability 10.0, 148 SMs" in text
     assert "### sm100 · B200 SXM, 8000 GB/s (published)" in text

@@ -12,10 +12,13 @@ from matplotlib.image import imread
 
 from dsmla_bench.reports.curves import curves, describe
 from dsmla_bench.reports.kernel_frame import kernel_frame
-from dsmla_bench.reports.plots import gbps_figure, save, us_figure
+from dsmla_bench.reports.kernel_plots import gbps_figure, speed_up_figure, us_figure
+from dsmla_bench.reports.kernel_report import run_tables
+from dsmla_bench.reports.plots import save
 from dsmla_bench.reports.renderings import printable, to_csv, to_markdown, to_rich, to_text
-from dsmla_bench.reports.report import run_tables, write_report
+from dsmla_bench.reports.report import write_report
 from dsmla_bench.reports.sheet import spread
+from dsmla_bench.reports.static_table import static_tables
 from dsmla_bench.reports.tables import kernel_tables, significant
 from dsmla_bench.results import RunError, rows_frame
 from dsmla_bench.summary import summarise
@@ -59,8 +62,8 @@ tokens     µs  GB/s  floor %   status
      1     –      –        –  skipped
   8192  6.60†  1870     44.0  skipped
 
-floor %: the fastest this machine allows (an empty kernel, or the bytes at a copy kernel's
-  bandwidth) as a share of the time
+floor %: the fastest this machine allows (an empty kernel, the bytes at a copy kernel's bandwidth,
+  or a matrix product's rate) as a share of the time
 * launch-bound: under twice the time of an empty kernel, so it says little about the kernel and
   nothing between formats
 † conversion emulated: the target has no instruction for it; never compared with a native row
@@ -259,6 +262,88 @@ def test_a_picture_shows_the_floor_the_ceiling_and_hollow_launch_bound_points():
     assert "copy kernel: 4250 GB/s" in [text.get_text() for text in gbps_figure(rows).axes[0].texts]
 
 
+def decode_rows():
+    """Two operations with axes of their own beside one without."""
+    decode = [
+        timed(case("decode", "fp8", provider, tokens, heads=heads, topk=2048, queries=1), us * heads)
+        for provider, us in (("triton", 1.0), ("flash_mla", 2.0))
+        for heads in (16, 128)
+        for tokens in (1, 8)
+    ]
+    fused = [timed(case("fused_norm_rope", "fp8", tokens=8, variant=name), 4.0) for name in ("indexer", "no-indexer")]
+    return rows_of(timed(case("write", "fp8"), 2.0), *decode, *fused)
+
+
+def test_axes_that_only_some_operations_have_lead_the_lines_of_their_tables():
+    tables = kernel_tables(decode_rows(), default_revisions=REVISIONS)
+    write, fused, decode = tables.tables
+    assert [table.title.split(" (")[0] for table in tables.tables] == [
+        "write · fp8",
+        "fused_norm_rope · fp8",
+        "decode · fp8",
+    ]
+    assert [(column.name, column.cells) for column in decode.columns[:2]] == [
+        ("heads", ("16", "16", "128", "128")),
+        ("tokens", ("1", "8", "1", "8")),
+    ]
+    assert "topk 2048, queries 1" in decode.title
+    assert (fused.columns[0].name, fused.columns[0].cells) == ("variant", ("indexer", "no-indexer"))
+    assert {column.name for column in write.columns} == {"tokens", "µs", "GB/s", "floor %"}
+    assert "heads" not in tables.common
+    assert decode.columns[-1].cells == ("2.00×",) * 4
+
+
+def test_no_panel_mixes_heads_or_variants():
+    figure = us_figure(decode_rows(), ["decode"])
+    assert [axes.get_title() for axes in figure.axes] == ["heads 16 · fp8:per_tensor", "heads 128 · fp8:per_tensor"]
+    for axes, heads in zip(figure.axes, (16, 128), strict=True):
+        ours, theirs = (line for line in axes.lines if line.get_marker() != "None" and len(line.get_xdata()))
+        assert ours.get_ydata().tolist() == [heads, heads]
+        assert theirs.get_ydata().tolist() == [2 * heads, 2 * heads]
+    assert len(us_figure(decode_rows()).axes) == 5
+
+
+def test_an_operation_with_axes_of_its_own_has_pictures_of_its_own(tmp_path):
+    measured = [timed(case(), 2.0), timed(case("decode", heads=16), 9.0), timed(case("decode", heads=128), 20.0)]
+    names = {path.stem for path in write_report(run_of(tmp_path, measured)) if path.suffix == ".svg"}
+    assert names == {"us", "gbps", "us_decode", "gbps_decode"}
+
+
+def test_compiled_kernels_of_several_heads_are_lines_of_their_own():
+    facts = {"registers": 255, "instructions": 900, "predicted_us": 2.0}
+    shapes = [case(), *(case("decode", heads=heads, topk=2048) for heads in (16, 128))]
+    rows = rows_of(*(refused(shape, "compiled", "no device", **facts) for shape in shapes))
+    (table,) = static_tables(rows, default_revisions=REVISIONS).tables
+    assert [(column.name, column.cells) for column in table.columns[:5]] == [
+        ("operation", ("write", "decode", "decode")),
+        ("format", ("fp8_ds_mla",) * 3),
+        ("heads", ("–", "16", "128")),
+        ("topk", ("–", "2048", "2048")),
+        ("tokens", ("128",) * 3),
+    ]
+    assert [axes.get_title() for axes in us_figure(rows).axes] == [
+        "write, 128 tokens",
+        "decode, 128 tokens, heads 128, topk 2048",
+    ]
+
+
+def test_a_suspect_row_is_told_from_others_by_its_own_axes():
+    rows = rows_of(timed(case("decode", heads=64, topk=2048), 9.0, peak_gbps=0.001))
+    assert "128 tokens shuffled, heads 64, topk 2048, 9.00 µs" in "".join(kernel_tables(rows).reasons)
+
+
+def test_speed_up_is_drawn_over_production_kernels_alone():
+    rows = rows_of(
+        *(timed(case(provider=name), us) for name, us in (("triton", 4.0), ("vllm", 9.0), ("reference", 90.0)))
+    )
+    (axes,) = speed_up_figure(rows).axes
+    drawn = [line for line in axes.lines if line.get_marker() not in ("None", "")]
+    assert [line.get_ydata().tolist() for line in drawn if len(line.get_ydata())] == [[2.25]]
+    emulated = rows_of(timed(case(), 4.0, conversion="emulated"), timed(case(provider="vllm"), 9.0))
+    with pytest.raises(ValueError, match="no time of triton can be compared"):
+        speed_up_figure(emulated)
+
+
 def test_pictures_without_times(tmp_path):
     for rows in (rows_of(), rows_of(refused(case(), "oom", "out of memory"))):
         with pytest.raises(ValueError, match="there is nothing timed to plot"):
@@ -279,21 +364,24 @@ def test_a_report_is_written_beside_the_run_and_can_be_written_again(tmp_path):
     run = run_of(tmp_path, h200_sweep(), argv=["dsmla-bench", "kernels"], seed=1, note=LABEL)
     before = {path: path.read_bytes() for path in run.path.iterdir()}
     paths = write_report(run)
-    assert [path.name for path in paths] == ["report.md", "rows.csv", "table.csv", "us.png", "gbps.png"]
+    texts = ["index.html", "report.md", "rows.csv", "table.csv"]
+    pictures = [f"{name}.{kind}" for name in ("us", "gbps", "speed_up") for kind in ("png", "svg")]
+    assert [path.name for path in paths] == texts + pictures
     assert {path.parent for path in paths} == {run.path / "report"}
     first = {path: path.read_bytes() for path in paths}
     assert write_report(run, run.path / "report") == paths
     assert {path: path.read_bytes() for path in paths} == first
     assert {path: path.read_bytes() for path in before} == before
-    text = paths[0].read_text(encoding="utf-8")
+    text = paths[1].read_text(encoding="utf-8")
     for expected in (
-        "# Kernels on NVIDIA H200",
+        "## Kernels on NVIDIA H200",
         "device: NVIDIA H200, sm90, driver 580.159",
         "packages: torch 2.11.0+cu130, triton 3.6.0\n",
         "rows: 140 ok, 20 skipped",
         "empty kernel 0.730 µs, clock quantum 0.0320 µs, copy kernel 4250 GB/s",
         "command: dsmla-bench kernels",
-        "![Time of one launch](us.png)",
+        "![Time of one launch: time (µs) against tokens per launch. NVIDIA H200, method graph, arch sm90, ",
+        "requests 1 (write), 1 to 8 (gather)](us.png)",
     ):
         assert expected in text
 
@@ -301,11 +389,11 @@ def test_a_report_is_written_beside_the_run_and_can_be_written_again(tmp_path):
 def test_a_report_of_a_bare_unfinished_run_says_what_it_lacks(tmp_path):
     run = run_of(tmp_path, [refused(case(), "runtime_error", "boom")])
     run.manifest = {"schema_version": 1, "device": None, "packages": None}
-    report, *rest = write_report(run, tmp_path / "elsewhere" / "deep")
+    _, report, *rest = write_report(run, tmp_path / "elsewhere" / "deep")
     text = report.read_text(encoding="utf-8")
     assert [path.name for path in rest] == ["rows.csv", "table.csv"]
     assert "run: did not end: these are the rows it left" in text
-    assert "us.png is left out: there is nothing timed to plot: the run has 1 runtime_error." in text
+    assert "us is left out: there is nothing timed to plot: the run has 1 runtime_error." in text
     assert r"runtime_error: triton fp8_ds_mla:pow2 (write; 1 row): boom" in text
 
 
@@ -318,9 +406,9 @@ def test_a_report_that_cannot_be_written_says_where(tmp_path):
 def test_reports_are_utf8_whatever_the_locale(tmp_path):
     run = run_of(tmp_path, [timed(case(), 2.0, device=LABEL), refused(case(provider="vllm"), "skipped", LABEL)])
     script = (
-        "import sys; from dsmla_bench.results import Run; from dsmla_bench.reports import renderings, report; "
-        "run = Run.load(sys.argv[1]); report.write_report(run); "
-        "text = renderings.to_text(report.run_tables(run, run.rows())); "
+        "import sys; from dsmla_bench.results import Run; from dsmla_bench.reports import kernel_report, renderings, "
+        "report; run = Run.load(sys.argv[1]); report.write_report(run); "
+        "text = renderings.to_text(kernel_report.run_tables(run, run.rows())); "
         "print(renderings.printable(text, sys.stdout.encoding))"
     )
     environment = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "PYTHONPATH": ":".join(sys.path)}
@@ -328,7 +416,8 @@ def test_reports_are_utf8_whatever_the_locale(tmp_path):
     assert done.stderr == b""
     assert b"Pr\\xfcfstand \\u8bd5\\u9a8c us" in done.stdout
     assert b"?s" not in done.stdout
-    assert LABEL in (run.path / "report" / "report.md").read_text(encoding="utf-8")
+    for name in ("report.md", "index.html"):
+        assert LABEL in (run.path / "report" / name).read_text(encoding="utf-8")
     rows = pd.read_csv(run.path / "report" / "rows.csv", encoding="utf-8")
     assert rows["device"].iloc[0] == rows["reason"].iloc[1] == LABEL
     assert imread(run.path / "report" / "us.png").ndim == 3

@@ -30,6 +30,7 @@ from dsmla_bench.cli import (
     kernels,
     report,
     selftest,
+    tune,
 )
 from dsmla_bench.cli.common import ExitCode
 
@@ -54,6 +55,7 @@ app.command("formats")(formats.formats)
 app.command("list")(about.list_axes)
 app.command("env")(about.env)
 app.command("selftest")(selftest.selftest)
+app.command("tune")(tune.tune)
 app.command("demo")(demo.demo)
 
 

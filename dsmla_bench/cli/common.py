@@ -85,7 +85,7 @@ def print_tables(tables: KernelTables) -> None:
 
 def print_run(run: Run, *, as_json: bool) -> None:
     """A run as tables, or as JSON: its path, manifest and rows."""
-    from dsmla_bench.reports.report import run_tables
+    from dsmla_bench.reports.kernel_report import run_tables
 
     if as_json:
         print_json({"run": str(run.path), "manifest": run.manifest, "rows": run.records()})

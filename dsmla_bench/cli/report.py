@@ -1,32 +1,51 @@
-"""``dsmla-bench report``: a run as a table, pictures and files."""
+"""``dsmla-bench report``: runs as a page, tables, pictures and files."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsmla_bench.cli.common import print_run, print_text
-from dsmla_bench.cli.error import print_error_run
+from dsmla_bench.cli.common import print_json, print_run, print_text
+
+if TYPE_CHECKING:
+    from dsmla_bench.results import Run
 
 
 def report(
-    run: Annotated[Path | None, typer.Argument(help="A run's folder. Default: the newest one in ./runs.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to write to. Default: RUN/report.")] = None,
+    runs: Annotated[list[Path] | None, typer.Argument(help="Folders of runs. Default: the newest in ./runs.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write to. Default: report in the first run's.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON and write nothing.")] = False,
 ) -> None:
-    """Turn a run into a table (text, Markdown, CSV) and plots (PNG). Needs no GPU and no torch.
+    """Turn runs into one page with a summary, tables and plots, and into Markdown, CSV, PNG and SVG. Needs no GPU.
 
-    Examples: dsmla-bench report; dsmla-bench report runs/20261129T120000-abc123 --out report
+    Any runs go together: of kernels, compiled kernels, errors, accuracy. Two runs of one `ab` are compared too.
+
+    Examples: dsmla-bench report; dsmla-bench report runs/KERNELS runs/ERRORS runs/ACCURACY --out report
     """
-    from dsmla_bench.reports.error_report import is_error_run, write_error_report
     from dsmla_bench.reports.report import write_report
     from dsmla_bench.results import Run, latest_run
 
-    loaded = Run.load(run or latest_run(Path("runs")))
-    of_errors = is_error_run(loaded)
-    written = [] if as_json else (write_error_report if of_errors else write_report)(loaded, out)
-    (print_error_run if of_errors else print_run)(loaded, as_json=as_json)
+    loaded = [Run.load(path) for path in runs or [latest_run(Path("runs"))]]
+    if as_json and len(loaded) > 1:
+        raise ValueError(f"--json prints one run, found {len(loaded)}; name one")
+    written = [] if as_json else write_report(loaded, out)
+    for run in loaded:
+        show(run, as_json=as_json)
     for path in written:
         print_text(f"wrote {path}")
+
+
+def show(run: Run, *, as_json: bool) -> None:
+    """A run of any kind as tables or JSON."""
+    from dsmla_bench.cli.accuracy import document, print_accuracy_run
+    from dsmla_bench.cli.error import print_error_run
+    from dsmla_bench.reports import accuracy_report, error_report
+
+    if error_report.is_error_run(run):
+        print_error_run(run, as_json=as_json)
+    elif accuracy_report.is_accuracy_run(run):
+        print_json(document(run)) if as_json else print_accuracy_run(run)
+    else:
+        print_run(run, as_json=as_json)

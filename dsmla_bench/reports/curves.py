@@ -1,8 +1,9 @@
 """Which rows a picture draws, and in words what they are: pure selection, no drawing.
 
-A picture has a panel per operation and format and in it one line per provider over tokens. Where a run holds more
-(other page orders, block sizes, L2 states, …), one value of each axis is drawn: ordered pages for write and shuffled
-ones for everything that reads, else the value with the most rows. ``describe`` says which.
+A picture has a panel per operation, format and set of own axes (heads, topk, queries, variant), and in it one line per
+provider over tokens. Where a run holds more (other page orders, block sizes, L2 states, …), one value of each axis is
+drawn: ordered pages for write and shuffled ones for everything that reads, else the value with the most rows.
+``describe`` says which.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from dsmla_bench.reports.kernel_frame import KEYS, in_order
 from dsmla_bench.reports.tables import LABELS, counts
 from dsmla_bench.rows import OWN_AXES
 
-PANEL = ["operation", "format", "revision"]
+SHAPE = "shape"
+PANEL = ["operation", SHAPE, "format", "revision"]
+"""What names a panel; ``with_shape`` adds the second."""
 DESCRIBED = ["arch", "l2_state", "page_order", "block_size", "requests"]
 
 
@@ -21,15 +24,29 @@ class NothingToPlotError(ValueError):
     """A run that a picture cannot be drawn of; the message says why."""
 
 
+def with_shape(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with a column ``shape``: those own axes that vary within the operation, "heads 64", else ""."""
+    varying = {
+        operation: [axis for axis in OWN_AXES if group[axis].nunique() > 1]
+        for operation, group in rows.groupby("operation", sort=False)
+    }
+    shapes = [
+        ", ".join(str(row[axis]) if axis == "variant" else f"{axis} {row[axis]}" for axis in varying[row["operation"]])
+        for row in rows.to_dict("records")
+    ]
+    return rows.assign(**{SHAPE: pd.Series(shapes, index=rows.index, dtype="string")})
+
+
 def curves(rows: pd.DataFrame) -> pd.DataFrame:
-    """The timed rows to draw: at most one per panel, provider and number of tokens, in order.
+    """The timed rows to draw, with ``shape``: at most one per panel, provider and number of tokens, in order.
 
     Raises NothingToPlotError when no row is timed.
     """
     timed = rows[(rows["status"] == "ok") & rows["us"].notna() & (rows["tokens"] > 0)]
     if timed.empty:
         raise NothingToPlotError(f"there is nothing timed to plot: the run has {counts(rows)}")
-    return in_order(pd.concat([_one_line_each(panel) for _, panel in timed.groupby(PANEL, sort=False)]))
+    panels = with_shape(rows).loc[timed.index].groupby(PANEL, sort=False)
+    return in_order(pd.concat([_one_line_each(panel) for _, panel in panels]))
 
 
 def describe(drawn: pd.DataFrame) -> str:
@@ -48,7 +65,7 @@ def _one_line_each(panel: pd.DataFrame) -> pd.DataFrame:
     if (panel["page_order"] == wanted).any():
         panel = panel[panel["page_order"] == wanted]
     for axis in KEYS:
-        if axis not in (*PANEL, "tokens", "requests") and panel[axis].notna().any():
+        if axis not in (*PANEL, "tokens", "requests") and panel[axis].nunique() > 1:
             panel = panel[panel[axis] == panel[axis].mode()[0]]
     distance = (panel["requests"] - panel["requests"].mode()[0]).abs()
     nearest: pd.DataFrame = panel[distance == distance.groupby(panel["tokens"]).transform("min")]

@@ -17,12 +17,19 @@ from typing import Any
 
 import pandas as pd
 
-from dsmla_bench.rows import Case
+from dsmla_bench.rows import OWN_AXES, Case
 
 BASELINE = "triton"
 """The provider whose speed-up over the others is shown: ours."""
+REFERENCE = "reference"
+"""The provider that defines what is right; no one serves with it."""
 
-KEYS = [field.name for field in dataclasses.fields(Case) if field.name != "provider"]
+KERNEL_KEYS = ["operation", "format", "revision", "arch"]
+"""One table each; the other keys are the axes of a shape."""
+_SHAPE_KEYS = [field.name for field in dataclasses.fields(Case) if field.name not in (*KERNEL_KEYS, "provider")]
+AXES = [*OWN_AXES, *(name for name in _SHAPE_KEYS if name not in OWN_AXES)]
+"""The axes of a shape: first those that only some operations have, which lead a table's lines."""
+KEYS = [*KERNEL_KEYS, *AXES]
 OPERATIONS = ("write", "gather", "fused_norm_rope", "fused_q", "decode")
 """The order of operations in reports; an unknown one comes last."""
 
@@ -34,6 +41,11 @@ METRICS = ["status", *TIMED_METRICS, *COMPILED_METRICS]
 def providers_of(rows: pd.DataFrame, baseline: str = BASELINE) -> list[str]:
     """The providers of a run: the baseline first, the others by name."""
     return sorted(rows["provider"].unique(), key=lambda name: (name != baseline, name))
+
+
+def production_of(rows: pd.DataFrame, baseline: str = BASELINE) -> list[str]:
+    """The providers of a run that people serve with: all but the baseline and the reference."""
+    return [name for name in providers_of(rows, baseline) if name not in (baseline, REFERENCE)]
 
 
 def in_order(frame: pd.DataFrame) -> pd.DataFrame:

@@ -46,7 +46,7 @@ def to_markdown(report: KernelTables) -> str:
     """The report as GitHub-flavoured Markdown, a third-level heading to each table."""
     parts = [escape_markdown(text) for text in (report.headline, report.common) if text]
     for table in report.tables:
-        parts += [f"### {escape_markdown(table.title)}", _pipes(table)]
+        parts += [f"### {escape_markdown(table.title)}", table_markdown(table)]
     for lines in (report.notes, report.reasons):
         parts += ["\n".join(f"- {escape_markdown(line)}" for line in lines)] if lines else []
     return "\n\n".join(parts) + "\n"
@@ -78,7 +78,7 @@ def printable(text: str, encoding: str | None) -> str:
 def _split(table: Table, fits: Callable[[Table], bool]) -> list[Table]:
     """The table whole, by provider or by column, the first that fits; [] when nothing does."""
     axes = [column for column in table.columns if not column.group]
-    groups = [list(columns) for group, columns in _groups(table) if group]
+    groups = [list(columns) for group, columns in column_groups(table) if group]
     by_column = [(*axes, column) for group in groups for column in group]
     for layout in ([table.columns], [(*axes, *group) for group in groups], by_column):
         pieces = [dataclasses.replace(table, columns=tuple(columns)) for columns in layout]
@@ -87,7 +87,8 @@ def _split(table: Table, fits: Callable[[Table], bool]) -> list[Table]:
     return []
 
 
-def _groups(table: Table) -> Iterable[tuple[str, Iterable[Column]]]:
+def column_groups(table: Table) -> Iterable[tuple[str, Iterable[Column]]]:
+    """Neighbouring columns of one group, with its name."""
     return itertools.groupby(table.columns, key=lambda column: column.group)
 
 
@@ -105,7 +106,7 @@ def _grid(table: Table) -> list[str]:
     """Two heading lines, providers above metrics, and a line per shape."""
     top, names = [], []
     lines: list[list[str]] = [[] for _ in table.columns[0].cells]
-    for group, members in _groups(table):
+    for group, members in column_groups(table):
         columns = [(column, _padded(column)) for column in members]
         widths = [max(map(len, (column.name, *cells))) for column, cells in columns]
         widths[-1] += max(0, len(group) - sum(widths) - len(_GAP) * (len(widths) - 1))
@@ -122,7 +123,7 @@ def _stacked(table: Table) -> list[str]:
     """A block of lines per shape, for a page too narrow for any grid."""
     lines = []
     for number in range(len(table.columns[0].cells)):
-        for group, columns in _groups(table):
+        for group, columns in column_groups(table):
             pairs = ", ".join(f"{column.name} {column.cells[number]}" for column in columns)
             lines.append(f"  {group}: {pairs}" if group else pairs)
     return lines
@@ -136,7 +137,8 @@ def _wrapped(paragraphs: tuple[str, ...] | list[str], width: int | None) -> list
     return [line for text in texts for line in textwrap.wrap(text, max(width, 20), subsequent_indent="  ")]
 
 
-def _pipes(table: Table) -> str:
+def table_markdown(table: Table) -> str:
+    """One table as Markdown, without its title."""
     heads = [escape_markdown(f"{column.group} {column.name}".strip()) for column in table.columns]
     rules = ["---:" if column.numeric else ":---" for column in table.columns]
     lines = zip(*[[escape_markdown(cell) for cell in column.cells] for column in table.columns], strict=True)

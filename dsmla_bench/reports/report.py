@@ -1,171 +1,112 @@
-"""The report folder of a run: tables, pictures and the numbers behind them.
+"""The report folder of one or more runs: a page, Markdown, tables, pictures and the numbers behind them.
 
-    report.md    what ran where, pictures, the kernel tables, why rows are missing
-    rows.csv     every column of every row, full precision
-    table.csv    the kernel tables as numbers, one line per shape
-    us.png       µs against tokens; predicted floors where nothing was timed
-    gbps.png     GB/s against tokens
-    kernels.png  what the machine code of compiled kernels consists of, where there are some
+    index.html     everything on one page that needs neither a network nor JavaScript: summary first, then every run
+    report.md      the same as Markdown
+    *.csv          the rows and tables behind it, full precision
+    *.png, *.svg   every picture, twice
+    pareto         what formats trade, where the runs say what a format takes in bytes, time and error
 
-It is made from the run's manifest and rows alone, in UTF-8, and can be made again at any time. None of its files is
-called as one of the run's own.
+Two runs that were measured in turns (``dsmla-bench ab``) are also compared; the one named first is the base. Files of a
+second run of a kind have a number: us-2.png. All is made from manifests and tables alone, in UTF-8, and can be made
+again at any time. None of the files is called as one of a run's own.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import shlex
-from collections.abc import Mapping
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
+from matplotlib.figure import Figure
 
-from dsmla_bench.reports.curves import NothingToPlotError
-from dsmla_bench.reports.kernel_frame import BASELINE, kernel_frame
-from dsmla_bench.reports.plots import gbps_figure, save, us_figure
-from dsmla_bench.reports.renderings import escape_markdown, to_csv, to_markdown
-from dsmla_bench.reports.static_plot import instructions_figure
-from dsmla_bench.reports.static_table import has_static_facts, static_tables
-from dsmla_bench.reports.tables import KernelTables, counts, kernel_tables, significant
+from dsmla_bench.reports.comparison import compare
+from dsmla_bench.reports.measures import comparison_measure
+from dsmla_bench.reports.page import Document, to_html
+from dsmla_bench.reports.pareto_plot import pareto_figure
+from dsmla_bench.reports.plots import save
+from dsmla_bench.reports.renderings import to_csv
+from dsmla_bench.reports.report_markdown import report_markdown
+from dsmla_bench.reports.run_sections import comparison_section, section_of
+from dsmla_bench.reports.sections import Section, drawn
+from dsmla_bench.reports.summary_table import all_revisions, measures_of, summary_notes, summary_table
+from dsmla_bench.reports.timed_changes import are_paired
 from dsmla_bench.results import Run, RunError
 
-PICTURES = {"us.png": us_figure, "gbps.png": gbps_figure}
+SUFFIXES = ("png", "svg")
 
 
-def write_report(run: Run, out: Path | None = None, *, baseline: str = BASELINE) -> list[Path]:
-    """Write the report of ``run`` into the folder ``out`` and return the files written, report.md first.
+def write_report(runs: Run | Sequence[Run], out: Path | None = None) -> list[Path]:
+    """Write the report of ``runs`` into the folder ``out``; the files written, index.html and report.md first.
 
-    ``out`` is ``report`` in the run's folder by default. A picture that there is nothing to draw for is left out, and
-    report.md says why. Raises RunError when the folder cannot be written.
+    ``out`` is ``report`` in the first run's folder by default. A picture that there is nothing to draw for is left out,
+    and the page says why. Raises RunError when a run lacks its tables or the folder cannot be written.
     """
-    out = run.path / "report" if out is None else Path(out)
-    rows = run.rows()
+    runs = [runs] if isinstance(runs, Run) else list(runs)
+    out = runs[0].path / "report" if out is None else Path(out)
+    document = document_of(runs)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        written = [
-            _write(out / "rows.csv", to_csv(rows)),
-            _write(out / "table.csv", to_csv(kernel_frame(rows, baseline))),
-        ]
-        pictures, lines = _draw(rows, out, baseline, default_revisions(run))
-        text = _markdown(run, rows, run_tables(run, rows, baseline), lines)
-        return [_write(out / "report.md", text), *written, *pictures]
+        texts = {"index.html": to_html(document), "report.md": report_markdown(document)}
+        written = [_write(out / name, text) for name, text in texts.items()]
+        for section in document.sections:
+            written += [_write(out / f"{name}.csv", to_csv(frame)) for name, frame in section.data.items()]
+        pictures = [document.pictures, *(section.pictures for section in document.sections)]
+        figures = {name: figure for found in pictures for name, figure in found.items() if isinstance(figure, Figure)}
+        written += [save(figure, out / f"{name}.{kind}") for name, figure in figures.items() for kind in SUFFIXES]
+        return written
     except OSError as error:
         raise RunError(f"{out}: cannot write the report here ({error.strerror}); name a writable folder") from error
 
 
-def run_tables(run: Run, rows: pd.DataFrame, baseline: str = BASELINE) -> KernelTables:
-    """The kernel tables of ``rows``, which are the run's or a selection of them, with what its manifest adds.
-
-    Where nothing was timed but kernels were compiled, those of ``static_table``.
-    """
-    if has_static_facts(rows) and not (rows["status"] == "ok").any():
-        return static_tables(rows, headline=_why_not_timed(run), default_revisions=default_revisions(run))
-    tables = kernel_tables(
-        rows,
-        baseline=baseline,
-        not_timed=run.manifest.get("not_timed"),
-        default_revisions=default_revisions(run),
+def document_of(runs: Sequence[Run]) -> Document:
+    """What the report says, before it is laid out. Raises RunError when a run lacks its tables."""
+    sections = list(_told_apart(runs, [section_of(run) for run in runs]))
+    measures, comparisons = measures_of(runs), []
+    for base, head in _pairs(runs):
+        comparison = compare(base, head)
+        measures.append(comparison_measure(comparison, head, all_revisions(runs)))
+        comparisons.append(comparison_section(comparison))
+    pareto = drawn({"pareto": functools.partial(pareto_figure, measures)})
+    return Document(
+        summary=summary_table(measures),
+        notes=tuple(summary_notes(measures)),
+        pictures={name: figure for name, figure in pareto.items() if isinstance(figure, Figure)},
+        sections=tuple(_with_names([*comparisons, *sections])),
     )
-    return dataclasses.replace(tables, headline=run.manifest.get("headline") or tables.headline)
 
 
-def _why_not_timed(run: Run) -> str:
-    return run.manifest.get("headline") or f"Nothing was timed: {run.manifest.get('not_timed') or 'no reason given'}"
+def _pairs(runs: Sequence[Run]) -> Iterator[tuple[Run, Run]]:
+    """The runs that were measured in turns, base first."""
+    yield from (pair for pair in itertools.combinations(runs, 2) if are_paired(*pair))
 
 
-def default_revisions(run: Run) -> dict[str, str]:
-    """Format → the revision that its bare name means, as the manifest has it; {} for one without."""
-    return dict(run.manifest.get("default_revisions") or {})
+def _told_apart(runs: Sequence[Run], sections: Sequence[Section]) -> Iterator[Section]:
+    """The sections of the runs, those of one title with the run's id behind it."""
+    titles = Counter(section.title for section in sections)
+    for run, section in zip(runs, sections, strict=True):
+        several = titles[section.title] > 1
+        yield dataclasses.replace(section, title=f"{section.title} ({run.run_id})") if several else section
 
 
-def run_facts(run: Run, rows: pd.DataFrame) -> list[str]:
-    """What ran where, a line each: run, device, packages, rows by status, calibration, command. Unknown is left out."""
-    manifest = run.manifest
-    calibration = manifest.get("calibration") or {}
-    measured = {
-        "empty kernel": (calibration.get("floor_us"), "µs"),
-        "clock quantum": (calibration.get("quantum_us"), "µs"),
-        "copy kernel": (calibration.get("copy_gbps"), "GB/s"),
-    }
-    known = [f"{name} {significant(value)} {unit}" for name, (value, unit) in measured.items() if value is not None]
-    packages = {name: version for name, version in (manifest.get("packages") or {}).items() if version}
-    facts = {
-        "run": _run(manifest),
-        "device": _device(manifest.get("device") or {}),
-        "targets": "; ".join(_target(*target) for target in (manifest.get("targets") or {}).items()),
-        "packages": ", ".join(f"{name} {version}" for name, version in packages.items()),
-        "rows": counts(rows),
-        "calibration": ", ".join(known),
-        "command": shlex.join(map(str, manifest.get("argv") or [])),
-        "seed": "" if manifest.get("seed") is None else str(manifest["seed"]),
-    }
-    return [f"{name}: {text}" for name, text in facts.items() if text]
+def _with_names(sections: Sequence[Section]) -> Iterator[Section]:
+    """The sections with a number behind names of files that an earlier one has."""
+    taken: set[str] = set()
+    for section in sections:
+        names = {*section.pictures, *section.data}
+        number = next(n for n in itertools.count(1) if not taken & {_numbered(name, n) for name in names})
+        taken |= {_numbered(name, number) for name in names}
+        yield dataclasses.replace(
+            section,
+            pictures={_numbered(name, number): figure for name, figure in section.pictures.items()},
+            data={_numbered(name, number): frame for name, frame in section.data.items()},
+        )
 
 
-def _run(manifest: Mapping[str, Any]) -> str:
-    ended = f"ended {manifest['ended_at']}" if manifest.get("ended_at") else "did not end: these are the rows it left"
-    version = f"dsmla-bench {manifest['tool_version']}" if manifest.get("tool_version") else None
-    started = f"started {manifest['started_at']}" if manifest.get("started_at") else None
-    return ", ".join(str(part) for part in (manifest.get("run_id"), version, started, ended) if part)
-
-
-def _device(device: Mapping[str, Any]) -> str:
-    sizes = {"sm_count": "{} SMs", "l2_bytes": "{:.0f} MB L2"}
-    scale = {"l2_bytes": 1e-6}
-    numbers = [text.format(device[key] * scale.get(key, 1)) for key, text in sizes.items() if device.get(key)]
-    named = [f"{key} {device[key]}" for key in ("driver", "uuid") if device.get(key)]
-    return ", ".join([str(device[key]) for key in ("name", "arch") if device.get(key)] + numbers + named)
-
-
-def _target(arch: str, facts: Mapping[str, Any]) -> str:
-    """The published figures of one target: "sm90 is H200 SXM, compute capability 9.0, 132 SMs, 52 MB L2, 4800 GB/s"."""
-    if not facts.get("part"):
-        return arch
-    sizes = f"{facts['sms']} SMs, {facts['l2_bytes'] / 1e6:.0f} MB L2, {facts['gbps']:.0f} GB/s"
-    return f"{arch} is {facts['part']}, compute capability {facts['compute_capability']}, {sizes}"
-
-
-def _draw(rows: pd.DataFrame, out: Path, baseline: str, revisions: Mapping[str, str]) -> tuple[list[Path], list[str]]:
-    """The pictures written, and a line of Markdown for each: the picture, or why it is left out."""
-    written, lines = [], []
-    if has_static_facts(rows):
-        drawn = instructions_figure(rows, default_revisions=revisions)
-        written.append(save(drawn, out / "kernels.png"))
-        lines.append(f"![{drawn.get_label()}](kernels.png)")
-    for name, figure in PICTURES.items():
-        try:
-            drawn = figure(rows, baseline=baseline, default_revisions=revisions)
-        except NothingToPlotError as reason:
-            lines.append(f"{name} is left out: {escape_markdown(str(reason))}.")
-        else:
-            written.append(save(drawn, out / name))
-            lines.append(f"![{drawn.get_label()}]({name})")
-    return written, lines
-
-
-def _markdown(run: Run, rows: pd.DataFrame, tables: KernelTables, pictures: list[str]) -> str:
-    devices = rows["device"].dropna().unique()
-    where = f" on {devices[0]}" if len(devices) == 1 else ""
-    parts = [
-        f"# Kernels{escape_markdown(where)}",
-        *([f"**{escape_markdown(tables.headline)}**"] if tables.headline else []),
-        "\n".join(f"- {escape_markdown(fact)}" for fact in run_facts(run, rows)),
-        *pictures,
-        "## Tables",
-        to_markdown(dataclasses.replace(tables, headline="")).rstrip(),
-        *_compiled_beside_timed(run, rows),
-        "rows.csv has every row in full precision, table.csv these tables.",
-    ]
-    return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def _compiled_beside_timed(run: Run, rows: pd.DataFrame) -> list[str]:
-    """The tables of compiled kernels for a run that also timed some, whose main tables are those."""
-    if not has_static_facts(rows) or not (rows["status"] == "ok").any():
-        return []
-    tables = dataclasses.replace(static_tables(rows, default_revisions=default_revisions(run)), reasons=())
-    return ["## Compiled, not timed", to_markdown(tables).rstrip()]
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name}-{number}"
 
 
 def _write(path: Path, text: str) -> Path:

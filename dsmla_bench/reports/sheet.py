@@ -89,7 +89,9 @@ class Sheet:
         return axes
 
     def label(self, x: str, y: str) -> None:
-        """Name both axes once for all panels."""
+        """Name both axes once for all panels, and say in the figure's label, the alternative text, what it shows."""
+        axes = f"{y} against {x}" if y else x
+        self.figure.set_label(f"{self.title}: {axes}. {self.subtitle}")
         middle = self.left + (self.width - self.left - self.right) / 2
         self._text(middle, self._bottom - 0.42, x, ha="center")
         self._text(0.2, self._bottom + (self.height - self._top - self._bottom) / 2, y, rotation=90, va="center")

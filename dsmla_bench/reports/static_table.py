@@ -13,9 +13,10 @@ import pandas as pd
 
 from dsmla_bench.reports.kernel_frame import in_order
 from dsmla_bench.reports.tables import UNDEFINED, Column, KernelTables, Table, format_label, reasons, significant
+from dsmla_bench.rows import OWN_AXES
 
 WIDTHS = (8, 16, 32, 64, 128, 256)
-KERNEL = ["arch", "operation", "format", "revision", "provider", "block_size", "kv_lora_rank", "rope_dim"]
+KERNEL = ["arch", "operation", "format", "revision", "provider", *OWN_AXES, "block_size", "kv_lora_rank", "rope_dim"]
 """The axes that a kernel depends on besides tokens; the others (page order, L2 state, data) never change it."""
 RESOURCES = ["registers", "spilled_bytes", "stack_bytes", "shared_bytes", "num_warps", "occupancy", "occupancy_limit"]
 MIX = [
@@ -102,9 +103,11 @@ def _axes(rows: pd.DataFrame, group: pd.DataFrame, shared: list[str], revisions:
         for first, last in zip(group["first"], group["last"], strict=True)
     ]
     varying = [axis for axis in ("provider", "block_size", "kv_lora_rank", "rope_dim") if axis not in shared]
+    own = [axis for axis in OWN_AXES if group[axis].notna().any()]
     return [
         Column("", "operation", tuple(map(str, group["operation"])), numeric=False),
         Column("", "format", tuple(formats), numeric=False),
+        *(Column("", axis, tuple(map(_cell, group[axis])), numeric=axis != "variant") for axis in own),
         *(Column("", axis.replace("_", " "), tuple(map(str, group[axis]))) for axis in varying),
         Column("", "tokens", tuple(ranges)),
     ]

@@ -13,17 +13,15 @@ says why.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from dsmla_bench.reports.kernel_frame import BASELINE, KEYS, in_order, kernel_frame, providers_of
+from dsmla_bench.reports.kernel_frame import AXES, BASELINE, KERNEL_KEYS, in_order, kernel_frame, providers_of
+from dsmla_bench.rows import OWN_AXES
 
-TABLE_KEYS = ["operation", "format", "revision", "arch"]
-"""One table each; the other keys are the axes of a shape."""
-AXES = [key for key in KEYS if key not in TABLE_KEYS]
 LABELS = {
     "block_size": "block size",
     "page_order": "page order",
@@ -45,8 +43,8 @@ UNDEFINED = "–"
 LAUNCH_BOUND, EMULATED, SUSPECT = "*", "†", "?"
 MARKS = LAUNCH_BOUND + EMULATED + SUSPECT
 NOTES = {
-    "floor %": "floor %: the fastest this machine allows (an empty kernel, or the bytes at a copy kernel's bandwidth) "
-    "as a share of the time",
+    "floor %": "floor %: the fastest this machine allows (an empty kernel, the bytes at a copy kernel's bandwidth, or "
+    "a matrix product's rate) as a share of the time",
     "floor µs": "floor µs: the bytes at the vendor's published bandwidth; a prediction, not a measurement",
     LAUNCH_BOUND: "* launch-bound: under twice the time of an empty kernel, so it says little about the kernel and "
     "nothing between formats",
@@ -121,9 +119,9 @@ def kernel_tables(
     providers = providers_of(rows, baseline)
     timed_archs = set(rows.loc[rows["status"] == "ok", "arch"])
     compiled_archs = set(rows.loc[rows["status"] == "compiled", "arch"]) - timed_archs
-    shared = [axis for axis in ["arch", *AXES] if frame[axis].nunique() == 1]
+    shared = [axis for axis in ["arch", *AXES] if frame[axis].notna().all() and frame[axis].nunique() == 1]
     tables = []
-    for key, group in frame.groupby(TABLE_KEYS, sort=False):
+    for key, group in frame.groupby(KERNEL_KEYS, sort=False):
         operation, format, revision, arch = map(str, key)
         names = [operation, format_label(rows, format, revision, default_revisions or {})]
         names += [] if "arch" in shared else [arch]
@@ -172,10 +170,15 @@ def suspicions(rows: pd.DataFrame) -> tuple[str, ...]:
     """Why rows are suspect, a line each: "suspect: vllm write bf16:raw, 65536 tokens ordered: …"."""
     flagged = in_order(rows[rows["suspect"].fillna(False)])
     return tuple(
-        f"suspect: {row.provider} {row.operation} {row.format}:{row.revision}, {row.tokens} tokens {row.page_order}, "
-        f"{significant(row.us)} µs: {row.suspicion}"
-        for row in flagged.itertuples()
+        f"suspect: {row['provider']} {row['operation']} {row['format']}:{row['revision']}, {row['tokens']} tokens "
+        f"{row['page_order']}, {_own_axes(row)}{significant(row['us'])} µs: {row['suspicion']}"
+        for row in flagged.to_dict("records")
     )
+
+
+def _own_axes(row: Mapping[Hashable, Any]) -> str:
+    """ "heads 64, topk 2048, ", or "" for an operation without own axes."""
+    return "".join(f"{axis} {row[axis]}, " for axis in OWN_AXES if not pd.isna(row[axis]))
 
 
 def _worst(group: pd.DataFrame) -> str:
@@ -216,21 +219,24 @@ def _provider_columns(group: pd.DataFrame, provider: str, shown: str) -> list[Co
                 cells.append(UNDEFINED if columns or pd.isna(status) else str(status))
             else:
                 text = significant(value * 100 if metric == "bound_share" else value)
-                cells.append(text if columns else text + _marks(line, provider))
+                cells.append(text if columns else text + marks(line, provider))
         columns.append(Column(provider, LABELS.get(metric, metric), tuple(cells)))
     return columns
 
 
 def _speed_up_column(group: pd.DataFrame, baseline: str, other: str) -> Column:
-    cells = []
-    for _, line in group.iterrows():
-        value = line[f"speedup_over_{other}"]
-        cells.append(UNDEFINED if pd.isna(value) else f"{significant(value)}×{_marks(line, baseline, other)}")
+    cells = [speed_up_text(line, baseline, other) for _, line in group.iterrows()]
     return Column(f"{baseline} speed-up", f"over {other}", tuple(cells))
 
 
-def _marks(line: pd.Series[Any], *providers: str) -> str:
-    """The marks of a number that rests on the rows of ``providers``."""
+def speed_up_text(line: pd.Series[Any], baseline: str, other: str) -> str:
+    """The baseline's speed-up of a line of ``kernel_frame``, with its marks: "1.73×*"."""
+    value = line[f"speedup_over_{other}"]
+    return UNDEFINED if pd.isna(value) else f"{significant(value)}×{marks(line, baseline, other)}"
+
+
+def marks(line: pd.Series[Any], *providers: str) -> str:
+    """The marks of a number that rests on the rows of ``providers`` in a line of ``kernel_frame``."""
     launch_bound = any(_is(line[f"{provider}_launch_bound"], True) for provider in providers)
     emulated = any(_is(line[f"{provider}_conversion"], "emulated") for provider in providers)
     suspect = any(_is(line[f"{provider}_suspect"], True) for provider in providers)
@@ -263,12 +269,17 @@ def _headline(rows: pd.DataFrame, not_timed: str | None) -> str:
     return f"Nothing was timed: {why}" if why else f"Nothing was timed: no row is ok ({counts(rows)})."
 
 
+def notes_on(names: Collection[str], cells: Iterable[str]) -> list[str]:
+    """What columns of these names, and the marks in these cells, mean."""
+    marked = "".join(cells)
+    used = {*names, *(mark for mark in MARKS if mark in marked)}
+    return [text for key, text in NOTES.items() if key in used]
+
+
 def _notes(tables: list[Table], providers: list[str], baseline: str) -> tuple[str, ...]:
     """The notes that these tables need."""
     columns = [column for table in tables for column in table.columns]
-    used = {column.name for column in columns}
-    used |= {mark for mark in MARKS if any(mark in cell for column in columns for cell in column.cells)}
-    notes = [text for key, text in NOTES.items() if key in used]
+    notes = notes_on({column.name for column in columns}, [cell for column in columns for cell in column.cells])
     if providers and baseline not in providers:
         notes.append(f"no speed-up: the run has no rows of {baseline} (it has {', '.join(providers)})")
     return tuple(notes)
