@@ -47,6 +47,14 @@ class Launch:
         for step in self.steps:
             step._start()
 
+    def compile(self) -> None:
+        """Compile every step for the current CUDA device, which Triton keeps on disk, and launch none.
+
+        The arguments may be on the meta device: their types, shapes and strides decide what is compiled.
+        """
+        for step in self.steps:
+            step.kernel.warmup(*step.args, grid=step.grid, **step.constants, **step._options)
+
     def binary_sha256(self) -> str | None:
         """SHA-256 of what Triton compiled for every step; launches them once. None where Triton interprets."""
         compiled = [step._start() for step in self.steps]
@@ -58,14 +66,19 @@ class Launch:
         device = next(argument.device for argument in self.args if isinstance(argument, torch.Tensor))
         if device.type != "cuda" and isinstance(self.kernel, triton.runtime.JITFunction):
             raise ValueError(f"the tensors are on {device}; put them on a CUDA device, or set TRITON_INTERPRET=1")
-        with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-            return self.kernel[self.grid](
-                *self.args,
-                **self.constants,
-                num_warps=self.num_warps,
-                num_stages=self.num_stages,
-                enable_fp_fusion=False,
-            )
+        with _current(device):
+            return self.kernel[self.grid](*self.args, **self.constants, **self._options)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {"num_warps": self.num_warps, "num_stages": self.num_stages, "enable_fp_fusion": False}
+
+
+def _current(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Makes a CUDA device the current one. Where it is already, asking is cheaper than setting it twice."""
+    if device.type != "cuda" or device.index == torch.cuda.current_device():
+        return contextlib.nullcontext()
+    return torch.cuda.device(device)
 
 
 @functools.cache
@@ -79,4 +92,9 @@ def device_arch(device: torch.device) -> int:
 
 def block_width(width: int) -> int:
     """``width`` rounded up to a power of two, and 16 at least: the width of a register block that holds it."""
-    return max(16, int(triton.next_power_of_2(width)))
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def ceil_div(dividend: int, divisor: int) -> int:
+    """The quotient, rounded up. As ``triton.cdiv``, whose wrapper costs an eager call as much as checking a cache."""
+    return -(-dividend // divisor)

@@ -15,6 +15,7 @@ import torch
 
 from dsmla_bench.kernels.formats import CacheFormat, Geometry
 from dsmla_bench.kernels.launch import Launch
+from dsmla_bench.kernels.operations.tuning import Tuning
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Operation:
     plan         (format, inputs, arch) -> the Triton launch, None when there is nothing to do
     traffic      (format, shape) -> Traffic
     encodes      whether it writes rows, and so uses the format's ``encode``
+    needs_e4m3   whether its kernel converts to e4m3 in every format
     uses_requests  whether its tokens belong to requests
     uses_pages   whether it touches a paged cache: block size and page order are axes of it
     tokens, page_orders   the sizes and orders of pages that a sweep measures unless told otherwise
@@ -76,6 +78,7 @@ class Operation:
     covers       whether a format is worth a row; one that changes nothing for the operation is not
     tolerance    (found, expected), outputs by name -> in words why they differ more than the operation allows, None
                  when they do not. Without it every byte must be equal
+    tuning       the launch configurations that ``dsmla-bench tune`` measures beside the one that ``plan`` takes
     """
 
     name: str
@@ -86,6 +89,7 @@ class Operation:
     plan: Callable[[CacheFormat, Any, int], Launch | None]
     traffic: Callable[[CacheFormat, Shape], Traffic]
     encodes: bool = False
+    needs_e4m3: bool = False
     uses_requests: bool = False
     uses_pages: bool = True
     tokens: tuple[int, ...] = DEFAULT_TOKENS
@@ -95,6 +99,7 @@ class Operation:
     variants: tuple[str, ...] = ()
     covers: Callable[[CacheFormat], bool] = lambda fmt: True
     tolerance: Callable[[Outputs, Outputs], str | None] | None = None
+    tuning: Tuning | None = None
 
 
 def random_values(size: tuple[int, ...], device: torch.device, generator: torch.Generator) -> torch.Tensor:

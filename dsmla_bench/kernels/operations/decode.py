@@ -27,18 +27,21 @@ import triton
 
 from dsmla_bench.kernels import checks
 from dsmla_bench.kernels.formats import CacheFormat, Geometry
-from dsmla_bench.kernels.launch import Launch, block_width, device_arch
+from dsmla_bench.kernels.launch import Launch, block_width, ceil_div, device_arch
 from dsmla_bench.kernels.operations.base import Operation, Outputs
 from dsmla_bench.kernels.operations.decode_inputs import DecodeInputs, default_softmax_scale, make_inputs, traffic
 from dsmla_bench.kernels.operations.decode_kernels import (
     COMBINED_COLUMNS,
     COMBINED_SPLITS,
+    Configuration,
     attend_kernel,
+    candidates,
     combine_kernel,
     configuration,
     rows_per_split,
 )
 from dsmla_bench.kernels.operations.pages import data_stride, load_rows
+from dsmla_bench.kernels.operations.tuning import Tuning
 
 REFERENCE_ROWS = 1 << 16
 """Rows that the reference dequantizes at once."""
@@ -75,15 +78,18 @@ def sparse_decode(
     return out, lse
 
 
-def plan(fmt: CacheFormat, inputs: DecodeInputs, arch: int) -> Launch | None:
-    """The launch for these arguments, and a second one where rows are split; None for no query. Raises ValueError."""
+def plan(fmt: CacheFormat, inputs: DecodeInputs, arch: int, config: Configuration | None = None) -> Launch | None:
+    """The launch for these arguments, and a second one where rows are split; None for no query. Raises ValueError.
+
+    Without a configuration it is the table's.
+    """
     validate(fmt, inputs)
     queries, heads, topk = inputs.lse[..., 0].numel(), inputs.q.shape[2], inputs.indices.shape[2]
     if queries == 0 or heads == 0:
         return None
-    config = configuration(heads, queries, arch)
+    config = config or configuration(heads, queries, arch)
     split_rows = rows_per_split(config, queries, heads, topk)
-    splits = max(1, triton.cdiv(topk, split_rows))
+    splits = max(1, ceil_div(topk, split_rows))
     rank, rope_dim = inputs.geometry.kv_lora_rank, inputs.geometry.rope_dim
     out, lse = inputs.out.view(1, queries, heads, rank), inputs.lse.view(1, queries, heads)
     if splits > 1:
@@ -91,7 +97,7 @@ def plan(fmt: CacheFormat, inputs: DecodeInputs, arch: int) -> Launch | None:
         lse = torch.empty(splits, queries, heads, dtype=torch.float32, device=inputs.q.device)
     return Launch(
         kernel=attend_kernel,
-        grid=(triton.cdiv(heads, config.block_heads) * splits * queries,),
+        grid=(ceil_div(heads, config.block_heads) * splits * queries,),
         args=(
             inputs.q,
             inputs.cache,
@@ -139,7 +145,7 @@ def _combination(inputs: DecodeInputs, parts: torch.Tensor, part_lse: torch.Tens
     splits, queries, heads, rank = parts.shape
     return Launch(
         kernel=combine_kernel,
-        grid=(queries * heads, triton.cdiv(rank, COMBINED_COLUMNS)),
+        grid=(queries * heads, ceil_div(rank, COMBINED_COLUMNS)),
         args=(parts, part_lse, inputs.sink, inputs.out, inputs.lse, heads, splits, queries),
         constants={
             "KV_LORA_RANK": rank,
@@ -277,5 +283,6 @@ OPERATIONS = (
         times_reference=False,
         axes={"heads": (16, 64, 128), "topk": (2048,), "queries": (1,)},
         tolerance=tolerance,
+        tuning=Tuning(plan, lambda shape, arch: candidates(shape.heads or 1, arch)),
     ),
 )

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
+from dsmla_bench.kernels.launch import ceil_div
 from dsmla_bench.kernels.operations.pages import token_pointers
 
 COMBINED_COLUMNS = 128
@@ -50,11 +51,21 @@ def configuration(heads: int, queries: int, arch: int) -> Configuration:
     return Configuration(16, 32 if queries < 8 else 64, 4, 1, 264)
 
 
+def candidates(heads: int, arch: int) -> tuple[Configuration, ...]:
+    """What may be the fastest for queries of ``heads`` heads: the front of a wider grid measured on an H200."""
+    if heads > 16 and arch // 10 in (0, 9, 10):
+        large = ((32, 8, 2), (32, 8, 3), (64, 8, 1), (64, 8, 2))
+        one_query = (Configuration(16, 64, 4, 1, 264), Configuration(16, 64, 8, 1, 264))
+        return (*one_query, *(Configuration(64, *shape, 132) for shape in large))
+    small = ((32, 4, 1), (32, 4, 3), (64, 4, 1), (64, 4, 2), (64, 8, 1), (128, 8, 1))
+    return tuple(Configuration(16, *shape, programs) for shape in small for programs in (132, 264))
+
+
 def rows_per_split(config: Configuration, queries: int, heads: int, topk: int) -> int:
     """Rows of a query that one program takes: a multiple of BLOCK_ROWS, so that the programs about fill the chip."""
-    blocks = triton.cdiv(topk, config.block_rows)
-    splits = config.programs // max(1, queries * triton.cdiv(heads, config.block_heads))
-    return int(triton.cdiv(blocks, min(max(splits, 1), blocks)) * config.block_rows)
+    blocks = ceil_div(topk, config.block_rows)
+    splits = config.programs // max(1, queries * ceil_div(heads, config.block_heads))
+    return ceil_div(blocks, min(max(splits, 1), blocks)) * config.block_rows
 
 
 @triton.jit

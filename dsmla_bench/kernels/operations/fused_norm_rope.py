@@ -33,12 +33,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import triton
 
 from dsmla_bench.kernels import checks
 from dsmla_bench.kernels.formats import CacheFormat, Geometry
 from dsmla_bench.kernels.formats.numerics import bf16_from_fp32
-from dsmla_bench.kernels.launch import Launch, block_width, device_arch
+from dsmla_bench.kernels.launch import Launch, block_width, ceil_div, device_arch
 from dsmla_bench.kernels.operations import norms, rope
 from dsmla_bench.kernels.operations.base import (
     Operation,
@@ -60,6 +59,7 @@ from dsmla_bench.kernels.operations.indexer import (
 )
 from dsmla_bench.kernels.operations.pages import data_stride, fields_of, new_cache, store_rows
 from dsmla_bench.kernels.operations.steps import one_step
+from dsmla_bench.kernels.operations.tuning import Tuning
 
 Q_LORA_RANK = 1536
 TOPK = 2048
@@ -171,20 +171,42 @@ def _configuration(tokens: int) -> Configuration:
     return Configuration(kv=4, q=2, index=16, topk=4, num_warps=4)
 
 
-def plan(fmt: CacheFormat, inputs: FusedNormRopeInputs, arch: int) -> Launch | None:
-    """The launch for these arguments on compute capability ``arch`` / 10; None for zero tokens. Raises ValueError."""
+CANDIDATES = tuple(
+    Configuration(*numbers)
+    for numbers in (
+        (1, 1, 1, 1, 4),
+        (1, 1, 4, 1, 2),
+        (1, 1, 4, 1, 4),
+        (2, 1, 8, 2, 4),
+        (2, 2, 8, 2, 4),
+        (4, 1, 16, 4, 4),
+        (4, 2, 16, 4, 2),
+        (4, 2, 16, 4, 4),
+        (4, 2, 16, 4, 8),
+        (8, 4, 16, 8, 8),
+    )
+)
+
+
+def plan(
+    fmt: CacheFormat, inputs: FusedNormRopeInputs, arch: int, configuration: Configuration | None = None
+) -> Launch | None:
+    """The launch for these arguments on compute capability ``arch`` / 10; None for zero tokens. Raises ValueError.
+
+    Without a configuration it is the table's.
+    """
     validate(fmt, inputs)
     tokens, indexer = len(inputs.positions), inputs.indexer
     if tokens == 0:
         return None
-    chosen = _configuration(tokens)
+    chosen = configuration or _configuration(tokens)
     unit = max(chosen.kv, chosen.q, chosen.index, chosen.topk)
     programs = unit // chosen.kv + unit // chosen.q
     if indexer is not None:
         programs += unit // chosen.index + unit // chosen.topk
     return Launch(
         kernel=fused_norm_rope_kernel,
-        grid=(triton.cdiv(tokens, unit) * programs,),
+        grid=(ceil_div(tokens, unit) * programs,),
         args=_arguments(fmt, inputs),
         constants={
             "ENCODE": fmt.encode,
@@ -421,5 +443,6 @@ OPERATIONS = (
         tolerance=functools.partial(
             one_step, scales={"cache NoPE": "cache scales", "index_cache key": "index_cache scale"}
         ),
+        tuning=Tuning(plan, lambda shape, arch: CANDIDATES),
     ),
 )

@@ -29,12 +29,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import triton
 
 from dsmla_bench.kernels import checks
 from dsmla_bench.kernels.formats import CacheFormat
 from dsmla_bench.kernels.formats.numerics import bf16_from_fp32, e4m3_from_fp32
-from dsmla_bench.kernels.launch import Launch, block_width
+from dsmla_bench.kernels.launch import Launch, block_width, ceil_div
 from dsmla_bench.kernels.operations import rope
 from dsmla_bench.kernels.operations.base import Operation, Outputs, Shape, Traffic, random_values
 from dsmla_bench.kernels.operations.fused_q_kernel import fused_q_kernel
@@ -46,6 +45,7 @@ from dsmla_bench.kernels.operations.indexer import (
 )
 from dsmla_bench.kernels.operations.norms import WEIGHT_TYPES
 from dsmla_bench.kernels.operations.steps import one_step
+from dsmla_bench.kernels.operations.tuning import Tuning
 
 HEADS = 128
 INDEX_HEADS = 64
@@ -134,19 +134,42 @@ def _configuration(tokens: int, heads: int, *, quantized: bool) -> Configuration
     return Configuration(query=8 if quantized else 16, index=32, num_warps=4)
 
 
-def plan(fmt: CacheFormat, inputs: FusedQInputs, arch: int) -> Launch | None:
-    """The launch for these arguments; None for zero tokens. Raises ValueError. Format and target change nothing."""
-    return _plan(inputs)
+CANDIDATES = tuple(
+    Configuration(*numbers)
+    for numbers in (
+        (1, 4, 4),
+        (2, 4, 4),
+        (4, 8, 4),
+        (8, 4, 2),
+        (8, 4, 4),
+        (8, 16, 4),
+        (8, 32, 4),
+        (8, 32, 8),
+        (16, 32, 4),
+        (16, 32, 8),
+        (32, 32, 8),
+    )
+)
 
 
-def _plan(inputs: FusedQInputs) -> Launch | None:
+def plan(
+    fmt: CacheFormat, inputs: FusedQInputs, arch: int, configuration: Configuration | None = None
+) -> Launch | None:
+    """The launch for these arguments; None for zero tokens. Raises ValueError. Format and target change nothing.
+
+    Without a configuration it is the table's.
+    """
+    return _plan(inputs, configuration)
+
+
+def _plan(inputs: FusedQInputs, configuration: Configuration | None = None) -> Launch | None:
     validate(inputs)
     tokens, heads = len(inputs.positions), inputs.q_pe.shape[1]
     index_heads = inputs.index_q.shape[1] if inputs.index_q is not None else 0
     if tokens == 0:
         return None
-    chosen = _configuration(tokens, heads, quantized=inputs.quantized)
-    programs = triton.cdiv(tokens * heads, chosen.query) + triton.cdiv(tokens * index_heads, chosen.index)
+    chosen = configuration or _configuration(tokens, heads, quantized=inputs.quantized)
+    programs = ceil_div(tokens * heads, chosen.query) + ceil_div(tokens * index_heads, chosen.index)
     rope_dim = inputs.q_pe.shape[-1]
     return Launch(
         kernel=fused_q_kernel,
@@ -350,5 +373,6 @@ OPERATIONS = (
         variants=VARIANTS,
         covers=lambda fmt: fmt.name in ("bf16", "fp8"),
         tolerance=functools.partial(one_step, scales={"index_q_out": "index_weights_out"}),
+        tuning=Tuning(plan, lambda shape, arch: CANDIDATES),
     ),
 )

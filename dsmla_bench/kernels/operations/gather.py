@@ -23,9 +23,10 @@ import triton.language as tl
 
 from dsmla_bench.kernels import checks
 from dsmla_bench.kernels.formats import CacheFormat, Geometry
-from dsmla_bench.kernels.launch import Launch, block_width, device_arch
+from dsmla_bench.kernels.launch import Launch, block_width, ceil_div, device_arch
 from dsmla_bench.kernels.operations.base import Operation, Shape, Traffic, layer_scale, page_order, random_latents
 from dsmla_bench.kernels.operations.pages import cache_of, data_stride, load_rows, page_and_row, token_pointers
+from dsmla_bench.kernels.operations.tuning import TOKEN_BLOCKS, TokenBlock, Tuning
 
 STARTS_BLOCK = 64
 LINE_ENTRIES = tl.constexpr(32)
@@ -70,16 +71,19 @@ def cp_gather_and_upconvert(
         launch.run()
 
 
-def plan(fmt: CacheFormat, inputs: GatherInputs, arch: int) -> Launch | None:
-    """The launch for these arguments; None when no row or no request is asked for. Raises ValueError."""
+def plan(fmt: CacheFormat, inputs: GatherInputs, arch: int, configuration: TokenBlock | None = None) -> Launch | None:
+    """The launch for these arguments; None when no row or no request is asked for. Raises ValueError.
+
+    Without a configuration it is the table's.
+    """
     validate(fmt, inputs)
-    geometry, tokens, requests = inputs.geometry, len(inputs.workspace), len(inputs.block_table)
+    geometry, tokens, requests = inputs.geometry, inputs.workspace.shape[0], inputs.block_table.shape[0]
     if tokens == 0 or requests == 0:
         return None
-    block_tokens, num_warps = _configuration(tokens)
+    chosen = configuration or _configuration(tokens)
     return Launch(
         kernel=gather_kernel,
-        grid=(triton.cdiv(tokens, block_tokens),),
+        grid=(ceil_div(tokens, chosen.block_tokens),),
         args=(
             inputs.cache,
             inputs.block_table,
@@ -105,10 +109,10 @@ def plan(fmt: CacheFormat, inputs: GatherInputs, arch: int) -> Launch | None:
             "ROPE_DIM": geometry.rope_dim,
             "NOPE_BLOCK": block_width(geometry.kv_lora_rank),
             "ROPE_BLOCK": block_width(geometry.rope_dim),
-            "BLOCK_TOKENS": block_tokens,
+            "BLOCK_TOKENS": chosen.block_tokens,
             "STARTS_BLOCK": STARTS_BLOCK,
         },
-        num_warps=num_warps,
+        num_warps=chosen.num_warps,
     )
 
 
@@ -116,13 +120,13 @@ def validate(fmt: CacheFormat, inputs: GatherInputs) -> None:
     """Raise ValueError for shapes, types or addresses that cannot be right."""
     checks.check_cache(fmt, inputs.cache, inputs.geometry)
     checks.check_matrix("block_table", inputs.block_table, torch.int32)
-    requests = len(inputs.block_table)
+    requests = inputs.block_table.shape[0]
     checks.check_index("workspace_starts", inputs.workspace_starts, requests)
     if inputs.seq_starts is not None:
         checks.check_index("seq_starts", inputs.seq_starts, requests)
     width = inputs.geometry.kv_lora_rank + inputs.geometry.rope_dim
     checks.check_matrix("workspace", inputs.workspace, torch.bfloat16, width)
-    if len(inputs.workspace) > 1 and inputs.workspace.stride(0) < width:
+    if inputs.workspace.shape[0] > 1 and inputs.workspace.stride(0) < width:
         raise ValueError(f"workspace rows must not overlap, found row stride {inputs.workspace.stride(0)}")
     checks.check_scale(fmt, inputs.scale)
     checks.check_devices(
@@ -135,9 +139,9 @@ def validate(fmt: CacheFormat, inputs: GatherInputs) -> None:
     )
 
 
-def _configuration(tokens: int) -> tuple[int, int]:
-    """Tokens and warps per program, measured on an H200: few tokens spread over the chip, many fill memory queues."""
-    return (1, 2) if tokens <= 1024 else (4, 1)
+def _configuration(tokens: int) -> TokenBlock:
+    """The table, measured on an H200: few tokens spread over the chip, many fill memory queues."""
+    return TokenBlock(1, 2) if tokens <= 1024 else TokenBlock(4, 1)
 
 
 @triton.jit(do_not_specialize=["num_tokens", "num_requests", "num_blocks", "max_pages"])
@@ -207,9 +211,7 @@ def prefetch(ptr):
 
 
 @triton.jit
-def _owners(
-    first, workspace_starts_ptr, num_requests, BLOCK_TOKENS: tl.constexpr, STARTS_BLOCK: tl.constexpr
-):
+def _owners(first, workspace_starts_ptr, num_requests, BLOCK_TOKENS: tl.constexpr, STARTS_BLOCK: tl.constexpr):
     """The last request whose start is at most a token's row, -1 for none: int32 [BLOCK_TOKENS], from row ``first`` on.
 
     Row by row: counting the starts of one takes two instructions of a warp, those of several a reduction in memory.
@@ -308,5 +310,6 @@ OPERATIONS = (
         plan=plan,
         traffic=traffic,
         uses_requests=True,
+        tuning=Tuning(plan, lambda shape, arch: TOKEN_BLOCKS),
     ),
 )

@@ -21,9 +21,10 @@ import triton.language as tl
 from dsmla_bench.kernels import checks
 from dsmla_bench.kernels.formats import CacheFormat, Geometry
 from dsmla_bench.kernels.formats.numerics import within
-from dsmla_bench.kernels.launch import Launch, block_width, device_arch
+from dsmla_bench.kernels.launch import Launch, block_width, ceil_div, device_arch
 from dsmla_bench.kernels.operations.base import Operation, Shape, Traffic, layer_scale, page_order, random_latents
 from dsmla_bench.kernels.operations.pages import data_stride, new_cache, page_and_row, store_rows, token_pointers
+from dsmla_bench.kernels.operations.tuning import TOKEN_BLOCKS, TokenBlock, Tuning
 
 
 @dataclass(frozen=True)
@@ -65,16 +66,19 @@ def concat_and_cache(
         launch.run()
 
 
-def plan(fmt: CacheFormat, inputs: WriteInputs, arch: int) -> Launch | None:
-    """The launch for these arguments on compute capability ``arch`` / 10; None for zero tokens. Raises ValueError."""
+def plan(fmt: CacheFormat, inputs: WriteInputs, arch: int, configuration: TokenBlock | None = None) -> Launch | None:
+    """The launch for these arguments on compute capability ``arch`` / 10; None for zero tokens. Raises ValueError.
+
+    Without a configuration it is the table's.
+    """
     validate(fmt, inputs)
-    geometry, tokens = inputs.geometry, len(inputs.slot_mapping)
+    geometry, tokens = inputs.geometry, inputs.slot_mapping.shape[0]
     if tokens == 0:
         return None
-    block_tokens, num_warps = _configuration(tokens)
+    chosen = configuration or _configuration(tokens)
     return Launch(
         kernel=concat_and_cache_kernel,
-        grid=(triton.cdiv(tokens, block_tokens),),
+        grid=(ceil_div(tokens, chosen.block_tokens),),
         args=(
             inputs.kv_c,
             inputs.k_pe,
@@ -96,33 +100,33 @@ def plan(fmt: CacheFormat, inputs: WriteInputs, arch: int) -> Launch | None:
             "ROPE_DIM": geometry.rope_dim,
             "NOPE_BLOCK": block_width(geometry.kv_lora_rank),
             "ROPE_BLOCK": block_width(geometry.rope_dim),
-            "BLOCK_TOKENS": block_tokens,
+            "BLOCK_TOKENS": chosen.block_tokens,
         },
-        num_warps=num_warps,
+        num_warps=chosen.num_warps,
     )
 
 
 def validate(fmt: CacheFormat, inputs: WriteInputs) -> None:
     """Raise ValueError for shapes, types or addresses that cannot be right."""
     checks.check_index("slot_mapping", inputs.slot_mapping)
-    tokens = len(inputs.slot_mapping)
+    tokens = inputs.slot_mapping.shape[0]
     checks.check_matrix("kv_c", inputs.kv_c, torch.bfloat16)
     checks.check_matrix("k_pe", inputs.k_pe, torch.bfloat16)
     checks.check_cache(fmt, inputs.cache, inputs.geometry)
     checks.check_scale(fmt, inputs.scale)
     for name, tensor in (("kv_c", inputs.kv_c), ("k_pe", inputs.k_pe)):
-        if len(tensor) < tokens:
-            raise ValueError(f"{name} must have at least slot_mapping's {tokens} rows, found {len(tensor)}")
+        if tensor.shape[0] < tokens:
+            raise ValueError(f"{name} must have at least slot_mapping's {tokens} rows, found {tensor.shape[0]}")
     checks.check_devices(
         kv_c=inputs.kv_c, k_pe=inputs.k_pe, cache=inputs.cache, slot_mapping=inputs.slot_mapping, scale=inputs.scale
     )
 
 
-def _configuration(tokens: int) -> tuple[int, int]:
-    """Tokens and warps per program, measured on an H200: few tokens spread over the chip, many fill memory queues."""
+def _configuration(tokens: int) -> TokenBlock:
+    """The table, measured on an H200: few tokens spread over the chip, many fill memory queues."""
     if tokens <= 1024:
-        return 1, 2
-    return (4, 2) if tokens <= 16384 else (4, 1)
+        return TokenBlock(1, 2)
+    return TokenBlock(4, 2) if tokens <= 16384 else TokenBlock(4, 1)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -208,5 +212,6 @@ OPERATIONS = (
         plan=plan,
         traffic=traffic,
         encodes=True,
+        tuning=Tuning(plan, lambda shape, arch: TOKEN_BLOCKS),
     ),
 )
