@@ -88,13 +88,13 @@ def test_what_is_compiled_ahead_is_what_is_launched(device, tmp_path, monkeypatc
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     case = choices(sized("write", 8))[1]
     compile_ahead([case], launch_of, device.index, 1)
-    compiled = sorted(tmp_path.iterdir())
+    compiled = sorted(tmp_path.rglob("*.cubin"))
     assert compiled
     operation, fmt = get_operation("write"), get_format("fp8_ds_mla")
     launch = operation.plan(fmt, operation.make_inputs(fmt, shape_of(case), device, torch.Generator(device)), 90)
     launch.kernel.device_caches.clear()
     launch.run()
-    assert sorted(tmp_path.iterdir()) == compiled
+    assert sorted(tmp_path.rglob("*.cubin")) == compiled
 
 
 def test_the_host_time_example_calls_the_public_function_of_every_operation(device, monkeypatch):

@@ -1,9 +1,11 @@
 """What the embedded model is trained on, step by step: lessons from the tasks' own generators, harder as they succeed.
 
 A ``Lesson`` names a task, a size and a seed; ``batch`` makes its tokens, a pure function of the lesson and the text.
-``Curriculum`` hands lessons out. Every task has a level; a lesson's size is drawn between a third of it and it, so that
-no fixed length is learned. When the running accuracy of lessons near the level passes 0.9 the level grows. Until recall
-has reached ``HEAD_START`` pairs it gets most lessons, since everything else builds on binding a value to a key.
+``Curriculum`` hands lessons out. Every task has a level; a lesson's size is drawn between half of it and it, so that no
+fixed length is learned. When the running accuracy of lessons of the level passes 0.9, the level grows by a quarter.
+Until recall has reached ``HEAD_START`` pairs there is nothing else: binding a value to a key has to be learned from two
+pairs on, and is not when other tasks, above all prose, pull at the weights at the same time. All else builds on it.
+Recall itself starts with ``FEWEST_SYMBOLS`` keys and values, and gets more as it grows.
 """
 
 from __future__ import annotations
@@ -23,18 +25,20 @@ from dsmla_bench.evals.embedded import MODEL
 from dsmla_bench.evals.tasks import copy, definitions, needle, prose, recall, variable_tracking
 from dsmla_bench.evals.tasks.text import Part, keys, symbols
 
-HEAD_START = 16
-GROWTH = 1.4
+HEAD_START = 32
+FEWEST_SYMBOLS = 16
+GROWTH = 1.25
 ENOUGH_ACCURACY = 0.9
 ENOUGH_LESSONS = 4
 MOST_ANSWERS = 64
-MOST_TEXTS = 2048
+MOST_TEXTS = 512
 
 
 class Lesson(NamedTuple):
-    """One training step: texts of a task in a size, drawn by a generator with this seed."""
+    """One training step: texts of a task in a size, at a level of the task, drawn by a generator with this seed."""
 
     task: str
+    level: int
     size: int
     seed: str
 
@@ -55,7 +59,9 @@ they have in common besides their size), the size, and the training text."""
 
 
 def _recall(rng: random.Random, _: random.Random, size: int, text: Text) -> list[Part]:
-    return recall.draw(rng, size, 1, min(size, MOST_ANSWERS))
+    # Asked with replacement: without, the values not asked for yet are a guess that is learned instead of the keys.
+    listed = recall.drawn_pairs(rng, size, 1, max(FEWEST_SYMBOLS, 2 * size))
+    return recall.layout(listed, rng.choices(listed, k=max(4, min(size, MOST_ANSWERS))))
 
 
 def _recall_of_two(rng: random.Random, _: random.Random, size: int, text: Text) -> list[Part]:
@@ -69,7 +75,7 @@ def _variable_tracking(rng: random.Random, shape: random.Random, size: int, text
 
 
 def _copy(rng: random.Random, shape: random.Random, size: int, text: Text) -> list[Part]:
-    return copy.draw(rng, size, shape.choice((8, 16, 32, 64, 128, 256)))
+    return copy.draw(rng, size, shape.choice((16, 32, 64, 128, 256)))
 
 
 def _needle(rng: random.Random, shape: random.Random, size: int, text: Text) -> list[Part]:
@@ -87,23 +93,22 @@ def _prose(rng: random.Random, _: random.Random, size: int, text: Text) -> list[
 
 @dataclass(frozen=True)
 class Course:
-    """How a task is taught: its smallest and largest size, its share of lessons at first and later, and its texts."""
+    """How a task is taught: its smallest and largest size, its share of the lessons, and its texts."""
 
     start: int
     end: int
-    first_share: float
     share: float
     draw: Draw
 
 
 COURSES = {
-    "recall": Course(2, len(keys()), 0.6, 0.12, _recall),  # pairs
-    "recall_of_two": Course(2, 768, 0.0, 0.16, _recall_of_two),  # pairs
-    "copy": Course(4, 384, 0.2, 0.1, _copy),  # symbols
-    "variable_tracking": Course(2, 300, 0.0, 0.16, _variable_tracking),  # links
-    "needle": Course(100, 6000, 0.0, 0.13, _needle),  # characters
-    "definitions": Course(2, 48, 0.0, 0.15, _definitions),  # entries
-    "prose": Course(4000, 4000, 0.2, 0.18, _prose),  # characters
+    "recall": Course(2, len(keys()), 0.14, _recall),  # pairs
+    "recall_of_two": Course(2, 768, 0.16, _recall_of_two),  # pairs
+    "copy": Course(4, 384, 0.1, _copy),  # symbols
+    "variable_tracking": Course(2, 300, 0.16, _variable_tracking),  # links
+    "needle": Course(100, 6000, 0.13, _needle),  # characters
+    "definitions": Course(2, 48, 0.15, _definitions),  # entries
+    "prose": Course(4000, 4000, 0.16, _prose),  # characters
 }
 
 
@@ -115,11 +120,19 @@ class Level:
     accuracy: float = 0.0
     lessons: int = 0
 
-    def learn(self, lesson_size: int, accuracy: float, end: int) -> None:
-        """Take in the accuracy of a lesson, and grow if it is time. Easy lessons do not count."""
-        if lesson_size < self.size / 2:
+    @property
+    def level(self) -> int:
+        """The largest size of its lessons."""
+        return math.ceil(self.size)
+
+    def learn(self, lesson: Lesson, accuracy: float, end: int) -> None:
+        """Take in the accuracy of a lesson of this level, and grow if it is time.
+
+        Lessons are made a few steps ahead, so some of an earlier level still come in after it grew; they do not count.
+        """
+        if lesson.level != self.level:
             return
-        self.accuracy += (accuracy - self.accuracy) / 5
+        self.accuracy += (accuracy - self.accuracy) / ENOUGH_LESSONS
         self.lessons += 1
         if self.accuracy > ENOUGH_ACCURACY and self.lessons >= ENOUGH_LESSONS:
             self.size, self.lessons = min(float(end), self.size * GROWTH), 0
@@ -136,17 +149,16 @@ class Curriculum:
         rng = random.Random(self.seed)
         step = 0
         while True:
-            later = self.levels["recall"].size >= HEAD_START
-            shares = [course.share if later else course.first_share for course in COURSES.values()]
-            (task,) = rng.choices(list(COURSES), shares)
-            level = math.ceil(self.levels[task].size)
-            size = rng.randint(max(COURSES[task].start, level // 3), level)
-            yield Lesson(task, size, f"train/{self.seed}/{step}")
+            tasks = list(COURSES) if self.levels["recall"].size >= HEAD_START else ["recall"]
+            (task,) = rng.choices(tasks, [COURSES[task].share for task in tasks])
+            level = self.levels[task].level
+            size = rng.randint(max(COURSES[task].start, level // 2), level)
+            yield Lesson(task, level, size, f"train/{self.seed}/{step}")
             step += 1
 
     def report(self, lesson: Lesson, accuracy: float) -> None:
         """The share of a lesson's answer tokens that the model had right."""
-        self.levels[lesson.task].learn(lesson.size, accuracy, COURSES[lesson.task].end)
+        self.levels[lesson.task].learn(lesson, accuracy, COURSES[lesson.task].end)
 
 
 def draw(lesson: Lesson, text: Text, rng: random.Random) -> list[Part]:

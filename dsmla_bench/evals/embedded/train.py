@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import AutoConfig, DeepseekV3ForCausalLM
 
 from dsmla_bench.evals.embedded import MODEL
-from dsmla_bench.evals.embedded.curriculum import Curriculum, Lesson, Text, batch
+from dsmla_bench.evals.embedded.curriculum import HEAD_START, Curriculum, Lesson, Text, batch
 from dsmla_bench.evals.embedded.scores import score
 
 LOG_EVERY_SECONDS = 5.0
@@ -54,7 +54,10 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=65536, help="tokens per step")
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--decay", type=float, default=0.4, help="share of the time over which the rate falls to 0")
-    parser.add_argument("--workers", type=int, default=12, help="processes that make lessons")
+    parser.add_argument(
+        "--patience", type=float, default=100.0, help="seconds until recall must have had its head start"
+    )
+    parser.add_argument("--workers", type=int, default=8, help="processes that make lessons")
     parser.add_argument("--documents", type=int, default=256, help="documents per stratum in scores.jsonl")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--compile", action="store_true", help="compile the decoder layers")
@@ -123,6 +126,10 @@ def train(model: Any, options: argparse.Namespace, log: Log) -> None:
         rate = options.learning_rate * min(1.0, (progress.steps + 1) / WARM_UP_STEPS, (1.0 - share) / options.decay)
         for group in optimizer.param_groups:
             group["lr"] = rate
+        if share * options.seconds > options.patience and curriculum.levels["recall"].size < HEAD_START:
+            raise SystemExit(
+                f"recall did not come off within {options.patience:g} s; try another seed or learning rate"
+            )
         loss, accuracy = step(model, optimizer, ids, answers, options.device)
         # The step before has ended on the device by now, so reading its results does not hold this one up.
         if pending is not None:

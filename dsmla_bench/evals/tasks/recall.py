@@ -33,15 +33,20 @@ def layout(listed: Sequence[tuple[str, str]], asked: Sequence[tuple[str, str]]) 
     return parts
 
 
-def drawn_pairs(rng: random.Random, count: int, key_symbols: int) -> list[tuple[str, str]]:
-    """(key, value), keys all different and of one or two symbols, values of one, each symbol with its blank."""
-    drawn = one_symbol_keys(rng, count) if key_symbols == 1 else two_symbol_keys(rng, count)
-    return list(zip(drawn, (f" {value}" for value in rng.choices(values(), k=count)), strict=True))
+def drawn_pairs(
+    rng: random.Random, count: int, key_symbols: int, first: int | None = None
+) -> list[tuple[str, str]]:
+    """(key, value), keys all different and of one or two symbols, values of one, each symbol with its blank.
+
+    With ``first`` keys of one symbol and values come from so many of the first symbols alone.
+    """
+    drawn = one_symbol_keys(rng, count, first) if key_symbols == 1 else two_symbol_keys(rng, count)
+    return list(zip(drawn, (f" {value}" for value in rng.choices(values()[:first], k=count)), strict=True))
 
 
-def one_symbol_keys(rng: random.Random, count: int) -> list[str]:
-    """Different keys, each one symbol with its blank."""
-    return [f" {key}" for key in rng.sample(keys(), count)]
+def one_symbol_keys(rng: random.Random, count: int, first: int | None = None) -> list[str]:
+    """Different keys out of the ``first`` symbols (None: all), each one symbol with its blank."""
+    return [f" {key}" for key in rng.sample(keys()[:first], count)]
 
 
 def two_symbol_keys(rng: random.Random, count: int) -> list[str]:

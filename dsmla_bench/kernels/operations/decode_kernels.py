@@ -42,13 +42,14 @@ def configuration(heads: int, queries: int, arch: int) -> Configuration:
 
     Sixteen heads fill the smallest matrix instruction; two programs then share a multiprocessor. Where Hopper's or
     Blackwell's large matrix instructions exist, a program of more than 16 heads takes 64, the least that they work on,
-    and a multiprocessor to itself. A chip that few queries leave empty takes shorter tiles. ``programs`` are those of
-    an H200's 132 multiprocessors. In the interpreter (arch 0) kernels are launched as on Hopper.
+    and a multiprocessor to itself. A chip that few queries leave empty takes small tiles and eight warps where there
+    are no more than 16 heads to share it. ``programs`` are those of an H200's 132 multiprocessors, where ``dsmla-bench
+    tune`` measured this. In the interpreter (arch 0) kernels are launched as on Hopper.
     """
     generation = arch // 10 or 9
-    if heads > 16 and generation in (9, 10):
+    if heads > 16 and queries >= 8 and generation in (9, 10):
         return Configuration(64, 64, 8, 2 if generation == 9 else 1, 132)
-    return Configuration(16, 32 if queries < 8 else 64, 4, 1, 264)
+    return Configuration(16, 64, 8 if heads <= 16 and queries < 8 else 4, 1, 264)
 
 
 def candidates(heads: int, arch: int) -> tuple[Configuration, ...]:

@@ -438,6 +438,7 @@ OPERATIONS = (
         traffic=traffic,
         encodes=True,
         needs_e4m3=True,
+        page_orders=("ordered",),
         axes={"variant": VARIANTS[:2]},
         variants=VARIANTS,
         tolerance=functools.partial(
