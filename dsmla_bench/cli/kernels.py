@@ -53,7 +53,9 @@ def kernels(
     queries: Annotated[str | None, typer.Option(help="Query tokens per request (decode).")] = None,
     variants: Annotated[str | None, typer.Option(help="Ways of working, of operations that have several.")] = None,
     block_sizes: Annotated[str, typer.Option(help="Tokens per cache page.")] = "64",
-    page_orders: Annotated[str | None, typer.Option(help="ordered, shuffled or both. Default: each operation's own.")] = None,
+    page_orders: Annotated[
+        str | None, typer.Option(help="ordered, shuffled or both. Default: each operation's own.")
+    ] = None,
     requests: Annotated[int, typer.Option(help="Requests that a gather's tokens belong to.", min=1)] = 8,
     l2: Annotated[str, typer.Option(help="State of the L2 cache: cold, hot or cold,hot.")] = "cold",
     methods: Annotated[

@@ -60,7 +60,7 @@ class ModelText:
     trust_remote_code: bool = False
 
     def require(self, geometry: Geometry, tokens: int) -> None:
-        """Raise ValueError, without reading weights, for what ``layers`` could not give: ``tokens`` of this geometry."""
+        """Raise ValueError, without reading weights, where ``layers`` could not give ``tokens`` of this geometry."""
         found = self._backend.geometry
         if found != geometry:
             raise ValueError(f"{self.folder}: its latents are {found}, and these formats are measured with {geometry}")

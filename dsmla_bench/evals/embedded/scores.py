@@ -98,7 +98,7 @@ class _SimulatedLayer(DynamicLayer):
     """A cache layer whose latent and RoPE key went through a format."""
 
     def __init__(self, fmt: CacheFormat) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.fmt = fmt
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

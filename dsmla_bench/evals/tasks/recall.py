@@ -33,9 +33,7 @@ def layout(listed: Sequence[tuple[str, str]], asked: Sequence[tuple[str, str]]) 
     return parts
 
 
-def drawn_pairs(
-    rng: random.Random, count: int, key_symbols: int, first: int | None = None
-) -> list[tuple[str, str]]:
+def drawn_pairs(rng: random.Random, count: int, key_symbols: int, first: int | None = None) -> list[tuple[str, str]]:
     """(key, value), keys all different and of one or two symbols, values of one, each symbol with its blank.
 
     With ``first`` keys of one symbol and values come from so many of the first symbols alone.

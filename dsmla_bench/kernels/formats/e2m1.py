@@ -70,9 +70,9 @@ def unpacked_nibbles(packed: torch.Tensor) -> torch.Tensor:
 def round_to_e2m1(values):
     """fp32 block → e2m1 codes 0..15 (int32), for targets without the conversion instruction.
 
-    With 2^k the power of two below a magnitude, 1 at least, adding 2^(k + 22) rounds it to a multiple of 2^(k - 1), half
-    to even, which the sum's low bits count. Those are e2m1's steps: the code is that count and 2 k. The exponent of the
-    sum, 149 + k, doubled adds the 2 k; 3 · 2^k more, six steps, make what is left of it a multiple of 8.
+    With 2^k the power of two below a magnitude, 1 at least, adding 2^(k + 22) rounds it to a multiple of 2^(k - 1),
+    half to even, which the sum's low bits count. Those are e2m1's steps: the code is that count and 2 k. The exponent
+    of the sum, 149 + k, doubled adds the 2 k; 3 · 2^k more, six steps, make what is left of it a multiple of 8.
 
     A NaN must be positive, as every arithmetic operation leaves it.
     """
