@@ -18,7 +18,7 @@ timed = rows[(rows["status"] == "ok") & ~rows["suspect"]]
 
 # %%
 print("How many times faster than vllm is triton, by tokens? (shuffled pages)\n")
-shuffled = timed[timed["page_order"] == "shuffled"]
+shuffled = timed[(timed["page_order"] == "shuffled") & timed["operation"].isin(["write", "gather"])]
 us = shuffled.pivot(index=["operation", "format", "tokens"], columns="provider", values="us")
 speed_up = (us["vllm"] / us["triton"]).dropna().unstack("tokens")
 print(speed_up.round(2), "\n")

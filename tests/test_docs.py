@@ -33,7 +33,7 @@ from dsmla_bench.rows import ROW_FIELDS
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "h200"
 README, ARCHITECTURE, MEASURING = (ROOT / name for name in ("README.md", "docs/architecture.md", "docs/measuring.md"))
-DOCUMENTS = [README, ARCHITECTURE, MEASURING, ROOT / "docs" / "ci.md", ROOT / "CHANGELOG.md"]
+DOCUMENTS = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 TOKENS = (1, 128, 1024, 8192, 65536)
 SUSPECT = "?"
 MARKS = {
@@ -68,12 +68,32 @@ def results() -> str:
     return "\n\n".join([_caption(run), _pipes(lines, left=(0, 1)), "\n".join(notes)])
 
 
+def attention() -> str:
+    """The README's tables of the rest of the attention path: ours and production's, µs by tokens."""
+    run = Run.load(EXAMPLE)
+    parts = []
+    for operation, production in (("fused_norm_rope", "vllm"), ("fused_q", "vllm"), ("decode", "flash_mla")):
+        rows = [row for row in run.summaries() if row.operation == operation]
+        tokens = sorted({row.tokens for row in rows})
+        found = {(row.format, row.heads, row.variant, row.provider, row.tokens): row for row in rows}
+        lines = [[operation, "", *map(str, tokens), "GB/s", "of floor"]]
+        shapes = sorted({key[:3] for key in found}, key=lambda shape: (shape[0], shape[1] or 0, shape[2] or ""))
+        for format, heads, variant in shapes:
+            label = ", ".join([format, *([f"{heads} heads"] if heads else []), *([variant] if variant else [])])
+            ours, theirs = ([found[format, heads, variant, name, n] for n in tokens] for name in ("triton", production))
+            lines.append([label, *_of(ours)])
+            if any(row.us for row in theirs):
+                lines.append(["", *_of(theirs)])
+        parts.append(_pipes(lines, left=(0, 1)))
+    return "\n\n".join(parts)
+
+
 def _caption(run: Run) -> str:
     device, packages = run.manifest["device"]["name"], run.manifest["packages"]
     text = (
         f"Times of one launch in µs by number of tokens, then GB/s and the share of the floor at {TOKENS[-1]} tokens: "
         f"{device}, torch {packages['torch']}, Triton {packages['triton']}, cold L2, pages of 64 tokens in shuffled "
-        f"order, gathers over 8 requests."
+        f"order, gathers over 8 requests, medians of {run.manifest['config']['processes']} processes."
     )
     return textwrap.fill(text, 120)
 
@@ -143,7 +163,7 @@ def generated(text: str) -> str:
     return GENERATED.sub(lambda found: f"{found[1]}\n{BLOCKS[found[2]]()}\n\n{found[3]}", text)
 
 
-BLOCKS = {"results": results, "formats": formats, "selftest": selftest, "agreement": agreement}
+BLOCKS = {"results": results, "attention": attention, "formats": formats, "selftest": selftest, "agreement": agreement}
 GENERATED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
 
 
