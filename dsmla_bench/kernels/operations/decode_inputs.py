@@ -7,6 +7,7 @@ however many query tokens read it.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -52,14 +53,11 @@ def make_inputs(fmt: CacheFormat, shape: Shape, device: torch.device, generator:
     contexts, context = _contexts(shape)
     pages = -(-contexts * context // shape.block_size)
     scale = layer_scale(fmt, device)
-    rows = [
-        _random_rows(fmt, Shape(count, geometry=geometry), device, generator, scale)
-        for count in _chunks(pages * shape.block_size)
-    ]
+    cached = Shape(pages * shape.block_size, geometry=geometry)
     width = geometry.kv_lora_rank + geometry.rope_dim
     return DecodeInputs(
-        q=random_values((batch, queries, heads, width), device, generator) / LATENTS,
-        cache=cache_of(fmt, torch.cat(rows), shape.block_size, geometry),
+        q=_random_queries((batch, queries, heads, width), device, generator),
+        cache=cache_of(fmt, _random_rows(fmt, cached, device, generator, scale), shape.block_size, geometry),
         indices=_random_slots(shape, pages, device, generator),
         out=torch.empty(batch, queries, heads, geometry.kv_lora_rank, dtype=torch.bfloat16, device=device),
         lse=torch.empty(batch, queries, heads, dtype=torch.float32, device=device),
@@ -69,14 +67,23 @@ def make_inputs(fmt: CacheFormat, shape: Shape, device: torch.device, generator:
     )
 
 
+def _random_queries(size: tuple[int, ...], device: torch.device, generator: torch.Generator) -> torch.Tensor:
+    """bf16 of standard deviation 1 / LATENTS, so that logits are of order 1. On the meta device without values."""
+    values = random_values(size, device, generator)
+    return values if device.type == "meta" else values / LATENTS
+
+
 def _random_rows(
     fmt: CacheFormat, shape: Shape, device: torch.device, generator: torch.Generator, scale: torch.Tensor | None
 ) -> torch.Tensor:
     """Quantized random tokens, uint8 [T, row_bytes]. On the meta device they have no values, and none are quantized."""
     if device.type == "meta":
         return torch.empty(shape.tokens, fmt.row_bytes(shape.geometry), dtype=torch.uint8, device=device)
-    kv_c, k_pe = random_latents(shape, device, generator)
-    return fmt.quantize(kv_c * LATENTS, k_pe * LATENTS, scale)
+    rows = []
+    for count in _chunks(shape.tokens):
+        kv_c, k_pe = random_latents(dataclasses.replace(shape, tokens=count), device, generator)
+        rows.append(fmt.quantize(kv_c * LATENTS, k_pe * LATENTS, scale))
+    return torch.cat(rows)
 
 
 def _sizes(shape: Shape) -> tuple[int, int, int, int]:

@@ -31,7 +31,12 @@ def rotate(values: torch.Tensor, cos_sin: torch.Tensor, *, interleaved: bool) ->
 
 
 def random_table(positions: int, width: int, device: torch.device) -> torch.Tensor:
-    """The table of base 10000 for ``positions``, bf16 [positions, width], as models in bf16 keep it."""
+    """The table of base 10000 for ``positions``, bf16 [positions, width], as models in bf16 keep it.
+
+    On the meta device it has no values, and none are computed.
+    """
+    if device.type == "meta":
+        return torch.empty(positions, width, dtype=torch.bfloat16, device=device)
     frequencies = 10000.0 ** (-torch.arange(0, width, 2) / width)
     angles = torch.arange(positions)[:, None] * frequencies
     return torch.cat([angles.cos(), angles.sin()], dim=-1).to(torch.bfloat16).to(device)
