@@ -28,7 +28,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder that runs are kept in.")
 
     print_text("1. The formats (dsmla-bench formats)\n")
     formats(None, 64, False)
-    print_text("\n2. The kernels (dsmla-bench kernels --tokens 1,128,8192 --processes 1)\n")
+    print_text("\n2. The kernels (dsmla-bench kernels --ops write,gather --tokens 1,128,8192 --processes 1)\n")
     run = sweep(out)
     print_text(f"{len(run.rows())} cases in {run.path}\n\n3. The report (dsmla-bench report {run.path})\n")
     report([run.path], None, False)
@@ -40,16 +40,15 @@ def demo(out: Annotated[Path, typer.Option(help="Folder that runs are kept in.")
 
 
 def sweep(out: Path) -> Run:
-    """A finished sweep of every operation, format and provider over three numbers of tokens."""
+    """A finished sweep of write and gather by every format and provider over three numbers of tokens."""
     from dsmla_bench.bench.cases import Axes
     from dsmla_bench.bench.plan import SweepPlan
     from dsmla_bench.cli.kernels import execute, parse_architectures
     from dsmla_bench.kernels.formats import default_formats
-    from dsmla_bench.kernels.operations import all_operations
     from dsmla_bench.kernels.providers import load_providers
 
     axes = Axes(
-        operations=tuple(operation.name for operation in all_operations()),
+        operations=("write", "gather"),
         formats=tuple(fmt.key for fmt in default_formats()),
         providers=tuple(load_providers({})),
         tokens=(1, 128, 8192),
@@ -61,13 +60,15 @@ def sweep(out: Path) -> Run:
 
 
 def score(out: Path) -> None:
-    """Score the embedded model on a few documents and print the tables; without the extra, say how to install it."""
+    """Score the embedded model on a few documents and print the tables; say what is missing where it cannot be."""
     from dsmla_bench.cli.accuracy import DEFAULT_FORMATS, chosen_device, run_and_show
     from dsmla_bench.cli.common import split
     from dsmla_bench.evals.accuracy_environment import require_extra, set_environment
+    from dsmla_bench.evals.embedded import embedded_model
 
     try:
         require_extra()
+        embedded_model()
     except ValueError as missing:
         print_text(f"left out: {missing}")
         return

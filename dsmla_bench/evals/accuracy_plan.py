@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from dsmla_bench.bench.manifest import describe, describe_device
 from dsmla_bench.evals import lm_eval_tasks
 from dsmla_bench.evals.backends import BACKENDS, Backend, Variant
-from dsmla_bench.evals.embedded import MODEL
+from dsmla_bench.evals.embedded import MODEL, embedded_model
 from dsmla_bench.evals.judging import Margins
 from dsmla_bench.evals.lm_eval_tasks import TaskRecipe
 from dsmla_bench.evals.model_files import find_model, find_tokenizer
@@ -141,7 +141,7 @@ class AccuracyPlan:
     def model_folder(self) -> Path:
         """Raises ValueError when there is none."""
         if self.model == EMBEDDED:
-            return MODEL
+            return embedded_model()
         return find_model(self.model, online=self.online, with_code=self.trust_remote_code)
 
     @functools.cached_property
