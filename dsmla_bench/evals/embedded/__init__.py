@@ -1,6 +1,7 @@
 """The embedded model: a small DeepSeek-V3 that lets accuracy be run anywhere, offline, in minutes.
 
-``MODEL`` is a folder that ``from_pretrained`` takes once it has weights: config and tokenizer are there. ``corpus`` and ``tokenizer`` make what training needs, ``train`` trains.
+``MODEL`` is a folder that ``from_pretrained`` takes once it has weights: config and tokenizer are there. ``corpus`` and
+``tokenizer`` make what training needs, ``train`` trains.
 """
 
 from pathlib import Path
