@@ -85,7 +85,8 @@ def attention() -> str:
             if any(row.us for row in theirs):
                 lines.append(["", *_of(theirs)])
         parts.append(_pipes(lines, left=(0, 1)))
-    return "\n\n".join(parts)
+    text = "".join(parts)
+    return "\n\n".join([*parts, "\n".join(f"- {note}" for mark, note in MARKS.items() if mark in text)])
 
 
 def _caption(run: Run) -> str:

@@ -183,5 +183,7 @@ def test_architectures_are_named_and_gated_right(capability, name, nvfp4, fp8):
 
 
 def test_architecture_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="'sm12' is none that Triton compiles for; known: sm80"):
+        Architecture.parse("sm12")
     with pytest.raises(ValueError, match="'hopper' is not of the form sm90"):
         Architecture.parse("hopper")

@@ -16,7 +16,7 @@ UNITS = {"GB": 10**9, "GIB": 2**30, "MB": 10**6, "MIB": 2**20, "B": 1}
 
 def byte_count(text: str, option: str) -> int:
     """``141GB`` or ``131.5 GiB`` → bytes. Raises ValueError for anything else."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", text)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", text, re.ASCII)
     if not match or match[2].upper() not in UNITS:
         raise ValueError(f"{option} must be a size such as 141GB or 131.5GiB, found {text!r}")
     return round(float(match[1]) * UNITS[match[2].upper()])

@@ -34,12 +34,11 @@ class Architecture:
     @classmethod
     def parse(cls, text: str) -> Architecture:
         """``sm90``, ``sm_90`` or ``sm_90a``, the last digit being the minor version. Raises ValueError otherwise."""
-        match = re.fullmatch(r"sm_?(\d{1,2})(\d)[af]?", text.strip().lower())
-        if not match:
-            raise ValueError(
-                f"architecture {text!r} is not of the form sm90; known: {', '.join(a.name for a in KNOWN)}"
-            )
-        return cls(int(match[1]), int(match[2]))
+        match = re.fullmatch(r"sm_?(\d{1,2})(\d)[af]?", text.strip().lower(), re.ASCII)
+        if match and int(match[1]) in _MAJORS:
+            return cls(int(match[1]), int(match[2]))
+        wrong = "is none that Triton compiles for" if match else "is not of the form sm90"
+        raise ValueError(f"architecture {text!r} {wrong}; known: {', '.join(a.name for a in KNOWN)}")
 
     @property
     def name(self) -> str:
@@ -130,5 +129,6 @@ _LIMITS = {
     "sm121": MultiprocessorLimits(65536, 100 * 1024, 48, 24),
 }
 
+_MAJORS = range(7, 13)
 KNOWN = tuple(Architecture.parse(name) for name in ("sm80", "sm89", "sm90", "sm100", "sm103", "sm120", "sm121"))
 """The architectures that the tables list."""
