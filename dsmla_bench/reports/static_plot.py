@@ -25,6 +25,8 @@ NAMED = ["operation", "format", "revision", "provider"]
 EDGE = "#444444"
 BAR = 0.21
 """Inches of height for one bar."""
+LETTER = 0.075
+"""Inches that a letter of a bar's name takes."""
 CLASSES = {
     "global_instructions": ("global memory", "#0072B2", ""),
     "shared": ("shared memory, barriers", "#56B4E9", "///"),
@@ -50,7 +52,7 @@ def instructions_figure(rows: pd.DataFrame, *, default_revisions: Mapping[str, s
     )
     sheet = Sheet(
         -(-len(targets) // columns), columns, "What the compiled kernels consist of", subtitle, _legend(kernels),
-        left=1.8, panel_height=0.35 + BAR * len(names), least_width=3.7,
+        left=0.4 + LETTER * max(map(len, names.values())), panel_height=0.35 + BAR * len(names), least_width=3.7,
     )  # fmt: skip
     for number, (arch, group) in enumerate(kernels.groupby("arch", sort=False)):
         row, column = divmod(number, columns)
