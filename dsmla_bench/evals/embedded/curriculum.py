@@ -1,16 +1,20 @@
 """What the embedded model is trained on, step by step: lessons from the tasks' own generators, harder as they succeed.
 
 A ``Lesson`` names a task, a size and a seed; ``batch`` makes its tokens, a pure function of the lesson and the text.
-``Curriculum`` hands lessons out. Every task has a level; a lesson's size is drawn between half of it and it, so that no
-fixed length is learned. When the running accuracy of lessons of the level passes 0.9, the level grows by a quarter.
-Until recall has reached ``HEAD_START`` pairs there is nothing else: binding a value to a key has to be learned from two
-pairs on, and is not when other tasks, above all prose, pull at the weights at the same time. All else builds on it.
-Recall itself starts with ``FEWEST_SYMBOLS`` keys and values, and gets more as it grows.
+``Curriculum`` hands lessons out. Every task has a level; a lesson's size is drawn between a quarter of it and it, so
+that no fixed length is learned. When the running accuracy of lessons of the level passes 0.9, the level grows by a
+quarter. Every ``LESSONS_PER_STEP`` lessons make one step of the optimizer.
+
+Until recall of few symbols has reached ``HEAD_START`` pairs there is nothing else: binding a value to a key has to be
+learned from two pairs and sixteen symbols on, and is not when other tasks, above all prose, pull at the weights at the
+same time. All else builds on it. From then on every step holds one lesson of prose beside those of tasks, because steps
+of one task at a time undo each other.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -25,8 +29,10 @@ from dsmla_bench.evals.embedded import MODEL
 from dsmla_bench.evals.tasks import copy, definitions, needle, prose, recall, variable_tracking
 from dsmla_bench.evals.tasks.text import Part, keys, symbols
 
+FIRST = "recall_of_few"
 HEAD_START = 32
 FEWEST_SYMBOLS = 16
+LESSONS_PER_STEP = 4
 GROWTH = 1.25
 ENOUGH_ACCURACY = 0.9
 ENOUGH_LESSONS = 4
@@ -58,14 +64,21 @@ Draw = Callable[[random.Random, random.Random, int, Text], list[Part]]
 they have in common besides their size), the size, and the training text."""
 
 
+def _recall_of_few(rng: random.Random, _: random.Random, size: int, text: Text) -> list[Part]:
+    return _recalled(rng, recall.drawn_pairs(rng, size, 1, max(FEWEST_SYMBOLS, 2 * size)))
+
+
 def _recall(rng: random.Random, _: random.Random, size: int, text: Text) -> list[Part]:
-    # Asked with replacement: without, the values not asked for yet are a guess that is learned instead of the keys.
-    listed = recall.drawn_pairs(rng, size, 1, max(FEWEST_SYMBOLS, 2 * size))
-    return recall.layout(listed, rng.choices(listed, k=max(4, min(size, MOST_ANSWERS))))
+    return _recalled(rng, recall.drawn_pairs(rng, size, 1))
 
 
 def _recall_of_two(rng: random.Random, _: random.Random, size: int, text: Text) -> list[Part]:
-    return recall.draw(rng, size, 2, min(size, MOST_ANSWERS))
+    return _recalled(rng, recall.drawn_pairs(rng, size, 2))
+
+
+def _recalled(rng: random.Random, listed: list[tuple[str, str]]) -> list[Part]:
+    # Asked with replacement: without, the values not asked for yet are a guess that is learned instead of the keys.
+    return recall.layout(listed, rng.choices(listed, k=max(4, min(len(listed), MOST_ANSWERS))))
 
 
 def _variable_tracking(rng: random.Random, shape: random.Random, size: int, text: Text) -> list[Part]:
@@ -74,8 +87,12 @@ def _variable_tracking(rng: random.Random, shape: random.Random, size: int, text
     return variable_tracking.draw(rng, chains, hops, min(chains, max(1, MOST_ANSWERS // hops)))
 
 
-def _copy(rng: random.Random, shape: random.Random, size: int, text: Text) -> list[Part]:
-    return copy.draw(rng, size, shape.choice((16, 32, 64, 128, 256)))
+def _copy(rng: random.Random, _: random.Random, size: int, text: Text) -> list[Part]:
+    return copy.draw(rng, size, len(symbols()))
+
+
+def _copy_of_few(rng: random.Random, shape: random.Random, size: int, text: Text) -> list[Part]:
+    return copy.draw(rng, size, shape.choice((16, 32, 64, 128)))
 
 
 def _needle(rng: random.Random, shape: random.Random, size: int, text: Text) -> list[Part]:
@@ -93,8 +110,9 @@ def _prose(rng: random.Random, _: random.Random, size: int, text: Text) -> list[
 
 @dataclass(frozen=True)
 class Course:
-    """How a task is taught: its smallest and largest size, its share of the lessons, and its texts."""
+    """How a task is taught: its smallest size, its level at first and at most, its share of lessons, its texts."""
 
+    smallest: int
     start: int
     end: int
     share: float
@@ -102,13 +120,15 @@ class Course:
 
 
 COURSES = {
-    "recall": Course(2, len(keys()), 0.14, _recall),  # pairs
-    "recall_of_two": Course(2, 768, 0.16, _recall_of_two),  # pairs
-    "copy": Course(4, 384, 0.1, _copy),  # symbols
-    "variable_tracking": Course(2, 300, 0.16, _variable_tracking),  # links
-    "needle": Course(100, 6000, 0.13, _needle),  # characters
-    "definitions": Course(2, 48, 0.15, _definitions),  # entries
-    "prose": Course(4000, 4000, 0.16, _prose),  # characters
+    "recall_of_few": Course(2, 2, 128, 0.02, _recall_of_few),  # pairs
+    "recall": Course(2, 8, len(keys()), 0.16, _recall),  # pairs
+    "recall_of_two": Course(2, 4, 768, 0.16, _recall_of_two),  # pairs
+    "copy": Course(4, 8, 384, 0.08, _copy),  # words
+    "copy_of_few": Course(4, 8, 384, 0.1, _copy_of_few),  # words
+    "variable_tracking": Course(2, 4, 300, 0.16, _variable_tracking),  # links
+    "needle": Course(100, 200, 6000, 0.16, _needle),  # characters
+    "definitions": Course(2, 2, 48, 0.16, _definitions),  # entries
+    "prose": Course(2000, 2000, 2000, 0.0, _prose),  # characters
 }
 
 
@@ -147,14 +167,20 @@ class Curriculum:
 
     def __iter__(self) -> Iterator[Lesson]:
         rng = random.Random(self.seed)
-        step = 0
-        while True:
-            tasks = list(COURSES) if self.levels["recall"].size >= HEAD_START else ["recall"]
-            (task,) = rng.choices(tasks, [COURSES[task].share for task in tasks])
+        for number in itertools.count():
+            (task,) = rng.choices(list(COURSES), [course.share for course in COURSES.values()])
+            if not self.is_begun:
+                task = FIRST
+            elif number % LESSONS_PER_STEP == 0:
+                task = "prose"
             level = self.levels[task].level
-            size = rng.randint(max(COURSES[task].start, level // 2), level)
-            yield Lesson(task, level, size, f"train/{self.seed}/{step}")
-            step += 1
+            size = rng.randint(max(COURSES[task].smallest, level // 4), level)
+            yield Lesson(task, level, size, f"train/{self.seed}/{number}")
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether recall has had its head start."""
+        return self.levels[FIRST].size >= HEAD_START
 
     def report(self, lesson: Lesson, accuracy: float) -> None:
         """The share of a lesson's answer tokens that the model had right."""

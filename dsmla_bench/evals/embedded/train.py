@@ -10,11 +10,12 @@ worker processes and are a function of the seed and of the accuracies on the way
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -22,11 +23,12 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import AutoConfig, DeepseekV3ForCausalLM
 
 from dsmla_bench.evals.embedded import MODEL
-from dsmla_bench.evals.embedded.curriculum import HEAD_START, Curriculum, Lesson, Text, batch
+from dsmla_bench.evals.embedded.curriculum import FIRST, HEAD_START, LESSONS_PER_STEP, Curriculum, Lesson, Text, batch
 from dsmla_bench.evals.embedded.scores import score
 
 LOG_EVERY_SECONDS = 5.0
 WARM_UP_STEPS = 100
+PROSE_WEIGHT = 0.5
 CHECKPOINTS = (0.5, 0.75)
 
 
@@ -49,14 +51,13 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", type=Path, required=True, help="folder that corpus.py wrote")
     parser.add_argument("--out", type=Path, required=True, help="where log, weights and scores go")
+    parser.add_argument("--start", type=Path, help="weights to go on from, of a run that got recall started")
     parser.add_argument("--seconds", type=float, default=270.0, help="training time; the learning rate ends at 0 there")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tokens", type=int, default=65536, help="tokens per step")
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--tokens", type=int, default=16384, help="tokens per lesson")
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--decay", type=float, default=0.4, help="share of the time over which the rate falls to 0")
-    parser.add_argument(
-        "--patience", type=float, default=100.0, help="seconds until recall must have had its head start"
-    )
+    parser.add_argument("--patience", type=float, default=100.0, help="seconds that recall may take to start")
     parser.add_argument("--workers", type=int, default=8, help="processes that make lessons")
     parser.add_argument("--documents", type=int, default=256, help="documents per stratum in scores.jsonl")
     parser.add_argument("--device", default="cuda")
@@ -113,28 +114,30 @@ def train(model: Any, options: argparse.Namespace, log: Log) -> None:
         for layer in model.model.layers:
             layer.compile(dynamic=True)
     curriculum = Curriculum(options.seed)
+    if options.start is not None:
+        model.load_state_dict(load_file(options.start, options.device), strict=False)
+        curriculum.levels[FIRST].size = float(HEAD_START)
     optimizer = torch.optim.AdamW(model.parameters(), 0.0, (0.9, 0.98), weight_decay=0.05)
     settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
     log(settings | {"parameters": sum(p.numel() for p in model.parameters()), "torch": torch.__version__})
-    progress, pending, due = Progress(), None, list(CHECKPOINTS)
+    progress, due = Progress(), list(CHECKPOINTS)
+    pending: list[Outcome] = []
     source = lessons(curriculum, options)
     # Compiles, if it was asked to, so that the clock does not count it.
-    step(model, optimizer, *next(source)[1:], options.device)
+    step(model, optimizer, itertools.islice(source, LESSONS_PER_STEP), options.device)
     begin = time.monotonic()
     while (share := (time.monotonic() - begin) / options.seconds) < 1.0:
-        lesson, ids, answers = next(source)
         rate = options.learning_rate * min(1.0, (progress.steps + 1) / WARM_UP_STEPS, (1.0 - share) / options.decay)
         for group in optimizer.param_groups:
             group["lr"] = rate
-        if share * options.seconds > options.patience and curriculum.levels["recall"].size < HEAD_START:
-            raise SystemExit(
-                f"recall did not come off within {options.patience:g} s; try another seed or learning rate"
-            )
-        loss, accuracy = step(model, optimizer, ids, answers, options.device)
+        if share * options.seconds > options.patience and not curriculum.is_begun:
+            raise SystemExit(f"recall did not come off within {options.patience:g} s; try another seed")
+        outcomes = step(model, optimizer, itertools.islice(source, LESSONS_PER_STEP), options.device)
         # The step before has ended on the device by now, so reading its results does not hold this one up.
-        if pending is not None:
-            settle(curriculum, progress, *pending)
-        pending = lesson, loss, accuracy, ids.numel()
+        for outcome in pending:
+            curriculum.report(outcome.lesson, float(outcome.accuracy))
+            progress.add(outcome)
+        pending = outcomes
         progress.steps += 1
         if progress.is_due(time.monotonic()):
             log(progress.line(time.monotonic() - begin, rate, curriculum))
@@ -142,21 +145,41 @@ def train(model: Any, options: argparse.Namespace, log: Log) -> None:
             save(model, options.out / f"at_{due.pop(0):.2f}.safetensors")
 
 
+class Outcome(NamedTuple):
+    """What a lesson gave: its mean loss over answer tokens and the share of them that was right, on the device."""
+
+    lesson: Lesson
+    loss: torch.Tensor
+    accuracy: torch.Tensor
+    tokens: int
+
+
 def step(
-    model: Any, optimizer: torch.optim.Optimizer, ids: torch.Tensor, answers: torch.Tensor, device: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """One step: the mean loss over answer tokens and the share of them that was right, still on the device."""
-    ids, answers = ids.to(device, non_blocking=True), answers.to(device, non_blocking=True)
-    with torch.autocast(device, torch.bfloat16):
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    taught: Iterable[tuple[Lesson, torch.Tensor, torch.Tensor]],
+    device: str,
+) -> list[Outcome]:
+    """One step of the optimizer over some lessons, each of the same weight but prose."""
+    optimizer.zero_grad(set_to_none=True)
+    outcomes = []
+    for lesson, ids, answers in taught:
+        outcome = learn(model, lesson, ids.to(device, non_blocking=True), answers.to(device, non_blocking=True))
+        (outcome.loss * (PROSE_WEIGHT if lesson.task == "prose" else 1.0) / LESSONS_PER_STEP).backward()
+        outcomes.append(outcome._replace(loss=outcome.loss.detach()))
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return outcomes
+
+
+def learn(model: Any, lesson: Lesson, ids: torch.Tensor, answers: torch.Tensor) -> Outcome:
+    """The forward pass of one lesson."""
+    with torch.autocast(ids.device.type, torch.bfloat16):
         hidden = model.model(input_ids=ids, use_cache=False)[0]
         logits = model.lm_head(hidden[:, :-1][answers[:, 1:]])
     wanted = ids[:, 1:][answers[:, 1:]]
     loss = torch.nn.functional.cross_entropy(logits.float(), wanted)
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    return loss.detach(), (logits.argmax(-1) == wanted).float().mean()
+    return Outcome(lesson, loss, (logits.argmax(-1) == wanted).float().mean(), ids.numel())
 
 
 class Progress:
@@ -167,9 +190,10 @@ class Progress:
         self.loss: dict[str, float] = {}
         self.accuracy: dict[str, float] = {}
 
-    def add(self, task: str, loss: float, accuracy: float, tokens: int) -> None:
-        """Take in one step."""
-        self.tokens += tokens
+    def add(self, outcome: Outcome) -> None:
+        """Take in one lesson."""
+        self.tokens += outcome.tokens
+        task, loss, accuracy = outcome.lesson.task, float(outcome.loss), float(outcome.accuracy)
         self.loss[task] = 0.9 * self.loss.get(task, loss) + 0.1 * loss
         self.accuracy[task] = 0.9 * self.accuracy.get(task, accuracy) + 0.1 * accuracy
 
@@ -189,15 +213,6 @@ class Progress:
             if task in self.loss
         }
         return head | {"rate": rate} | tasks
-
-
-def settle(
-    curriculum: Curriculum, progress: Progress, lesson: Lesson, loss: torch.Tensor, accuracy: torch.Tensor, tokens: int
-) -> None:
-    """Report a step's results."""
-    right = float(accuracy)
-    curriculum.report(lesson, right)
-    progress.add(lesson.task, float(loss), right, tokens)
 
 
 def save(model: Any, path: Path) -> None:

@@ -8,6 +8,7 @@ function, so a layout is written once. What is drawn depends on the generator al
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -58,15 +59,16 @@ Document = dict[str, Any]
 
 
 def documents(task: str, seed: int, strata: Sequence[Sequence[Any]], make: Callable[..., Document]) -> list[Document]:
-    """The documents of a task: for every stratum [count, *sizes] so many of ``make(rng, *sizes)``.
+    """The documents of a task: for every stratum [count, *sizes] so many of ``make(rng, *sizes)``, the strata in turn.
 
     Each has a generator of its own, seeded with the task, the seed, the stratum and its index in it, so it is the same
     on every machine and whatever else is drawn. Training seeds begin with "train", which no task's name does.
     """
+    in_turn = itertools.zip_longest(*([(sizes, index) for index in range(count)] for count, *sizes in strata))
     return [
         make(random.Random(f"{task}/{seed}/{sizes}/{index}"), *sizes)
-        for count, *sizes in strata
-        for index in range(count)
+        for turn in in_turn
+        for sizes, index in filter(None, turn)
     ]
 
 
