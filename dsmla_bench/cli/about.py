@@ -104,11 +104,11 @@ def env(as_json: Annotated[bool, typer.Option("--json", help="Print JSON for mac
 def _lines(facts: dict[str, Any], indent: str = "") -> list[str]:
     lines = []
     for name, value in facts.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             lines += [f"{indent}{name}", *_lines(value, indent + "  ")]
         elif isinstance(value, list):
             lines += [f"{indent}{name}: {'none' if not value else len(value)}"]
             lines += [line for item in value for line in _lines(item, indent + "  ")]
         else:
-            lines.append(f"{indent}{name}: {'–' if value is None else value}")
+            lines.append(f"{indent}{name}: {'–' if value is None or value == {} else value}")
     return lines
