@@ -185,12 +185,13 @@ def test_splits_cover_all_rows_and_about_fill_the_chip():
     for heads in (1, 16, 64, 128):
         for queries in (1, 2, 7, 32, 128, 4096):
             for topk in (1, 64, 2048, 2049):
-                config = configuration(heads, queries, 90)
-                rows = rows_per_split(config, queries, heads, topk)
-                programs = queries * -(-heads // config.block_heads) * -(-topk // rows)
-                assert rows % config.block_rows == 0
-                assert rows < topk + config.block_rows
-                assert rows == config.block_rows or programs <= max(config.programs, queries * -(-heads // 64))
+                for row_bytes in (352, 656):
+                    config = configuration(heads, queries, row_bytes, 90)
+                    rows = rows_per_split(config, queries, heads, topk)
+                    programs = queries * -(-heads // config.block_heads) * -(-topk // rows)
+                    assert rows % config.block_rows == 0
+                    assert rows < topk + config.block_rows
+                    assert rows == config.block_rows or programs <= max(config.programs, queries * -(-heads // 64))
 
 
 # The sweep's inputs

@@ -159,10 +159,11 @@ def test_other_widths(device, rope_dim, nope_dim, quantized):
     assert_same_bytes(make(device, rope_dim=rope_dim, nope_dim=nope_dim, quantized=quantized))
 
 
+@pytest.mark.parametrize("tokens", [16, 4096])
 @pytest.mark.parametrize("quantized", [True, False])
-def test_many_tokens_take_programs_of_many_heads(device, monkeypatch, quantized):
+def test_many_tokens_take_programs_of_many_heads(device, monkeypatch, quantized, tokens):
     """Their configuration on a few heads more than a program of it, and no whole number of them."""
-    many = fused_q_module._configuration(4096, 128, quantized=quantized)
+    many = fused_q_module._configuration(tokens, 128, quantized=quantized)
     monkeypatch.setattr(fused_q_module, "_configuration", lambda tokens, heads, *, quantized: many)
     assert_same_bytes(make(device, 5, 7, 9, quantized=quantized))
 

@@ -5,8 +5,10 @@ import torch
 from caches import geometry_of
 
 from dsmla_bench.kernels.formats import Geometry, all_formats, get_format
-from dsmla_bench.kernels.operations.gather import GatherInputs, cp_gather_and_upconvert, reference
+from dsmla_bench.kernels.launch import device_arch
+from dsmla_bench.kernels.operations.gather import GatherInputs, cp_gather_and_upconvert, plan, reference
 from dsmla_bench.kernels.operations.pages import cache_of, load_rows
+from dsmla_bench.kernels.operations.tuning import TokenBlock
 from dsmla_bench.kernels.operations.write import concat_and_cache
 
 EVERY_FORMAT = pytest.mark.parametrize("fmt", all_formats(), ids=lambda fmt: fmt.key)
@@ -96,6 +98,34 @@ def test_many_short_requests_among_empty_ones(device, way):
     found = gather(way, fmt, cache, order[:, None].tolist(), starts, int(lengths.sum()))
     places = [(int(order[r]), p) for r in range(150) for p in range(int(lengths[r]))]
     assert torch.equal(found.view(torch.int16), expected_rows(fmt, cache, places).view(torch.int16))
+
+
+@pytest.mark.parametrize("requests", [1, 32, 33, 1025])
+@pytest.mark.parametrize("block_tokens", [1, 4])
+def test_owners_are_found_among_any_number_of_requests(device, requests, block_tokens):
+    """Starts are looked at 32 at a time, from far apart to all of them; a program's rows may have more between them."""
+    fmt = get_format("bf16")
+    lengths = torch.zeros(requests, dtype=torch.int64)
+    lengths[torch.randperm(requests, generator=torch.Generator().manual_seed(4))[:24]] = 2
+    lengths[0] = 3
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)[:-1]])
+    pages = torch.randperm(requests + 7, generator=torch.Generator().manual_seed(5))[:requests]
+    workspace = torch.full((int(lengths.sum()), 576), -7.0, dtype=torch.bfloat16, device=device)
+    cache = random_cache(fmt, requests + 7, 3, device)
+    table = pages.to(torch.int32)[:, None].to(device)
+    inputs = GatherInputs(cache, table, starts.to(device), workspace)
+    plan(fmt, inputs, device_arch(device), TokenBlock(block_tokens, 1)).run()
+    owners = torch.repeat_interleave(torch.arange(requests), lengths)
+    places = [(int(pages[owner]), row - int(starts[owner])) for row, owner in enumerate(owners.tolist())]
+    assert torch.equal(workspace.view(torch.int16), expected_rows(fmt, cache, places).view(torch.int16))
+
+
+def test_a_table_without_columns_fills_nothing(device):
+    fmt = get_format("bf16")
+    cache, table = random_cache(fmt, 1, 2, device), torch.zeros(3, 0, dtype=torch.int32, device=device)
+    workspace = torch.full((4, 576), -7.0, dtype=torch.bfloat16, device=device)
+    cp_gather_and_upconvert(fmt, cache, table, torch.tensor([0, 1, 2], device=device), workspace)
+    assert bool((workspace == -7).all())
 
 
 @EVERY_WAY

@@ -152,6 +152,13 @@ def test_what_cannot_be_right_is_refused_before_a_launch(change, message):
     assert bool((cache == 0).all())
 
 
+def test_packed_codes_need_rows_that_begin_at_multiples_of_four():
+    """They are moved four bytes at a time, though no item has more than one."""
+    cache = torch.zeros(2, 4, 354, dtype=torch.uint8)[:, :, :352]
+    with pytest.raises(ValueError, match="row stride of nvfp4_ds_mla must be a multiple of 4 bytes, found 354"):
+        concat_and_cache(get_format("nvfp4_ds_mla"), *latents(4, torch.device("cpu")), cache, torch.arange(4))
+
+
 def test_slots_beyond_the_cache_are_refused_on_request(device):
     fmt = get_format("bf16")
     kv_c, k_pe = latents(3, device)

@@ -74,6 +74,8 @@ DTYPES = ("auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla", "nvfp4_ds_mla")
 
 OTHER_DTYPES = {
     "float16": "its fp16 rows are no format of this package",
+    "fp8_e5m2": "no sparse MLA backend of vLLM 0.33 accepts fp8_e5m2",
+    "fp8_inc": "it is for Intel Gaudi",
     "nvfp4": "vLLM 0.33 has no plain nvfp4 for MLA models",
 }
 """Spellings that vLLM knows and that resolve to nothing here, and why."""

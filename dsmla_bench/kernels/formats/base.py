@@ -102,6 +102,7 @@ class CacheFormat:
     conversion       for an architecture: "native", "emulated", "none" (needs none), or None when it cannot be compiled
     suffix_bytes     how many of a row's last bytes lie at the end of its page
     page_alignment   bytes that a page is rounded up to a multiple of
+    access_bytes     bytes that its kernels move at once where that is more than any item has
     lab              whether it is here for comparison: swept when it is named, not by default
     """
 
@@ -119,6 +120,7 @@ class CacheFormat:
     external_scale: bool = False
     suffix_bytes: int = 0
     page_alignment: int = 1
+    access_bytes: int = 1
     lab: bool = False
 
     @property
@@ -143,5 +145,5 @@ class CacheFormat:
         return -(-block_size * self.row_bytes(geometry) // self.page_alignment) * self.page_alignment
 
     def alignment(self, geometry: Geometry = Geometry()) -> int:
-        """Bytes that row addresses must be a multiple of, so that every item is naturally aligned."""
-        return max(int(max(ITEM_BYTES[field.dtype], 1)) for field in self.fields(geometry))
+        """Bytes that row addresses must be a multiple of, so that every access is naturally aligned."""
+        return max(self.access_bytes, *(int(ITEM_BYTES[field.dtype]) for field in self.fields(geometry)))

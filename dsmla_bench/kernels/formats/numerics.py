@@ -102,6 +102,10 @@ def encode_e4m3(values):
     return values.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
 
 
+COMPILED = tl.constexpr(isinstance(encode_e4m3, triton.runtime.JITFunction))
+"""Whether kernels are compiled: the interpreter runs no inline assembly."""
+
+
 @triton.jit
 def decode_e4m3(codes):
     """e4m3 bytes (uint8) → fp32, exact."""

@@ -14,8 +14,10 @@ differ in sf:
 
 NaN does not count in amax and is stored as +6; an infinity makes sf 448 and is stored as ±6.
 
-On sm_100 and later the e2m1 rounding is one instruction for two values; elsewhere, and in the interpreter, integer
-arithmetic gives the same codes (``e2m1.round_to_e2m1``).
+On sm_100 and later the e2m1 rounding is one instruction for two values. Before, bf16 values are rounded by packed
+arithmetic (``e2m1_packed``) and fp32 ones, like all in the interpreter, one by one (``e2m1.round_to_e2m1``); the codes
+are the same. Reading is packed wherever kernels are compiled. Packed codes are moved four bytes at a time, and so rows
+begin at multiples of four.
 """
 
 from __future__ import annotations
@@ -36,7 +38,16 @@ from dsmla_bench.kernels.formats.e2m1 import (
     packed_nibbles,
     unpacked_nibbles,
 )
+from dsmla_bench.kernels.formats.e2m1_packed import (
+    chunk_amax,
+    chunks_of,
+    one_by_one,
+    pack_chunks,
+    packed_inverse,
+    unpack_chunks,
+)
 from dsmla_bench.kernels.formats.numerics import (
+    COMPILED,
     amax_of_tiles,
     bf16_from_fp32,
     decode_e4m3,
@@ -108,6 +119,25 @@ def next_e4m3(values):
 
 
 @triton.jit
+def encode_scales(amax, OF_BF16: tl.constexpr, ROUND_UP: tl.constexpr):
+    """fp32 amax [T, 32] → e4m3 scale bytes (uint8); OF_BF16 says that they are bf16 values.
+
+    Of those, a sixth is a midpoint of e4m3, a value of it, or 2^-8 away from any: a half's eleven bits keep it there,
+    and bring it back to where the rounded product with 1 / 6 has left it.
+    """
+    if OF_BF16:
+        wanted = (amax * 0.16666667163372040).to(tl.float16).to(tl.float32)
+    else:
+        wanted = near_division(amax, 6.0, 0.16666667163372040)
+    wanted = tl.maximum(wanted, 0.001953125)
+    scales = encode_e4m3(wanted)
+    if ROUND_UP:
+        nearest = decode_e4m3(scales)
+        scales = encode_e4m3(tl.where(nearest < wanted, next_e4m3(nearest), nearest))
+    return scales
+
+
+@triton.jit
 def scale_offsets():
     """The offset of every tile's scale in the scale field, int32 [32]."""
     tile = tl.arange(0, 32)
@@ -128,17 +158,22 @@ def encode(
     ROUND_UP: tl.constexpr,
 ):
     """Store a block of tokens in either revision."""
-    values = kv_c.to(tl.float32)
-    wanted = tl.maximum(near_division(tile_amax(values, 32, 16), 6.0, 0.16666667163372040), 0.001953125)
-    scales = encode_e4m3(wanted)
-    if ROUND_UP:
-        nearest = decode_e4m3(scales)
-        scales = encode_e4m3(tl.where(nearest < wanted, next_e4m3(nearest), nearest))
+    PACKED: tl.constexpr = COMPILED and kv_c.dtype == tl.bfloat16 and ARCH < 100
+    if PACKED:
+        first, second, third, fourth = chunks_of(kv_c)
+        amax = tl.max(tl.reshape(chunk_amax(first, second, third, fourth), (kv_c.shape[0], 32, 2)), axis=2)
+    else:
+        amax = tile_amax(kv_c.to(tl.float32), 32, 16)
+    scales = encode_scales(amax, kv_c.dtype == tl.bfloat16, ROUND_UP)
     sf = decode_e4m3(scales)
-    near = 1.0 / sf  # to 2 ulp, which one step of Newton's makes the rounded inverse of each of the 126 scales
-    inverse = tl.fma(tl.fma(-sf, near, 1.0), near, near)
-    packed = pack_e2m1(values * per_tile(inverse, 16), ARCH >= 100)
-    tl.store(row_ptr[:, None] + tl.arange(0, 256), packed, mask[:, None])
+    if PACKED:
+        packed = pack_chunks(first, second, third, fourth, per_tile(packed_inverse(sf), 2))
+        tl.store(one_by_one(row_ptr)[:, None] + tl.arange(0, 64), packed, mask[:, None])
+    else:
+        near = 1.0 / sf  # to 2 ulp, which one step of Newton's makes the rounded inverse of each of the 126 scales
+        inverse = tl.fma(tl.fma(-sf, near, 1.0), near, near)
+        packed = pack_e2m1(kv_c.to(tl.float32) * per_tile(inverse, 16), ARCH >= 100)
+        tl.store(row_ptr[:, None] + tl.arange(0, 256), packed, mask[:, None])
     tl.store(row_ptr[:, None] + 256 + tl.arange(0, 64), encode_e4m3(k_pe.to(tl.float32)), mask[:, None])
     tl.store(row_ptr[:, None] + 320 + scale_offsets(), scales, mask[:, None])
 
@@ -171,11 +206,16 @@ def decode(
     ROPE_BLOCK: tl.constexpr,
 ):
     """Load a block of tokens; see ``formats.base``."""
-    packed = tl.load(row_ptr[:, None] + tl.arange(0, 256), mask[:, None], other=0)
     scales = tl.load(row_ptr[:, None] + 320 + scale_offsets(), mask[:, None], other=0)
     rope = tl.load(row_ptr[:, None] + 256 + tl.arange(0, 64), mask[:, None], other=0)
-    kv_c = decode_e2m1(packed, decode_e4m3(scales), 16)
-    return kv_c.to(tl.bfloat16), decode_e4m3(rope).to(tl.bfloat16)
+    if COMPILED:
+        chunk_ptr = row_ptr.to(tl.pointer_type(tl.int32), bitcast=True)
+        codes = tl.load(chunk_ptr[:, None] + tl.arange(0, 64), mask[:, None], other=0)
+        kv_c = unpack_chunks(codes, per_tile(decode_e4m3(scales), 2))
+    else:
+        packed = tl.load(row_ptr[:, None] + tl.arange(0, 256), mask[:, None], other=0)
+        kv_c = decode_e2m1(packed, decode_e4m3(scales), 16).to(tl.bfloat16)
+    return kv_c, decode_e4m3(rope).to(tl.bfloat16)
 
 
 def _revision(name: str, summary: str, encode: object, *, round_up: bool) -> CacheFormat:
@@ -191,6 +231,7 @@ def _revision(name: str, summary: str, encode: object, *, round_up: bool) -> Cac
         conversion=e2m1_conversion,
         default=not round_up,
         geometry=Geometry(512, 64),
+        access_bytes=4,
     )
 
 

@@ -41,6 +41,7 @@ from dsmla_bench.kernels.operations.decode_kernels import (
     rows_per_split,
 )
 from dsmla_bench.kernels.operations.pages import data_stride, load_rows
+from dsmla_bench.kernels.operations.prefetch import LINE_BYTES
 from dsmla_bench.kernels.operations.tuning import Tuning
 
 REFERENCE_ROWS = 1 << 16
@@ -87,7 +88,8 @@ def plan(fmt: CacheFormat, inputs: DecodeInputs, arch: int, config: Configuratio
     queries, heads, topk = inputs.lse[..., 0].numel(), inputs.q.shape[2], inputs.indices.shape[2]
     if queries == 0 or heads == 0:
         return None
-    config = config or configuration(heads, queries, arch)
+    row_bytes = inputs.cache.shape[2] - fmt.suffix_bytes
+    config = config or configuration(heads, queries, row_bytes, arch)
     split_rows = rows_per_split(config, queries, heads, topk)
     splits = max(1, ceil_div(topk, split_rows))
     rank, rope_dim = inputs.geometry.kv_lora_rank, inputs.geometry.rope_dim
@@ -131,6 +133,8 @@ def plan(fmt: CacheFormat, inputs: DecodeInputs, arch: int, config: Configuratio
             "ROPE_BLOCK": block_width(rope_dim),
             "BLOCK_HEADS": config.block_heads,
             "BLOCK_ROWS": config.block_rows,
+            "ROW_BYTES": row_bytes,
+            "ROW_LINES": 1 << (ceil_div(row_bytes, LINE_BYTES.value) - 1).bit_length(),
             "STAGES": config.num_stages,
             "WHOLE": splits == 1,
         },

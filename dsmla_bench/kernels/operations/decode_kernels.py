@@ -6,6 +6,9 @@ The rows of a query are split among programs where there are too few queries to 
 normalised output and the logarithm of its sum, and ``combine_kernel`` weighs them (Flash-Decoding). Scores are kept in
 units of log2, since the hardware's exponential is 2^x.
 
+Rows lie at random places of the cache. While one tile is worked on, the rows of the next are asked for, so that a
+load finds them in L2; with them a program waits for the indices in its first tile alone.
+
 A converted tile feeds both products from one copy in shared memory. Left alone, Triton converts each tile twice, once
 for the operand layout of either product; ``_settled`` stops that.
 """
@@ -19,11 +22,18 @@ import triton.language as tl
 
 from dsmla_bench.kernels.launch import ceil_div
 from dsmla_bench.kernels.operations.pages import token_pointers
+from dsmla_bench.kernels.operations.prefetch import LINE_BYTES, prefetch
 
 COMBINED_COLUMNS = 128
 """Output columns of one program that combines splits."""
 COMBINED_SPLITS = 8
 """Splits that it reads at once."""
+SHORT_ROW = 512
+"""Bytes below which a row is one of four-bit codes."""
+TILES_AHEAD = tl.constexpr(1)
+"""How many tiles ahead rows are asked for."""
+INDEX_LINES = tl.constexpr(64)
+"""Lines of a program's indices that it asks for at its start."""
 
 
 @dataclass(frozen=True)
@@ -37,18 +47,21 @@ class Configuration:
     programs: int
 
 
-def configuration(heads: int, queries: int, arch: int) -> Configuration:
-    """How to launch ``queries`` query tokens of ``heads`` heads on compute capability arch / 10.
+def configuration(heads: int, queries: int, row_bytes: int, arch: int) -> Configuration:
+    """How to launch ``queries`` query tokens of ``heads`` heads over rows of so many bytes on capability arch / 10.
 
     Sixteen heads fill the smallest matrix instruction; two programs then share a multiprocessor. Where Hopper's or
     Blackwell's large matrix instructions exist, a program of more than 16 heads takes 64, the least that they work on,
     and a multiprocessor to itself. A chip that few queries leave empty takes small tiles and eight warps where there
-    are no more than 16 heads to share it. ``programs`` are those of an H200's 132 multiprocessors, where ``dsmla-bench
-    tune`` measured this. In the interpreter (arch 0) kernels are launched as on Hopper.
+    are no more than 16 heads to share it. Rows of four-bit codes are short: tiles hold more of them, and a pipeline
+    saves less in waiting than it costs. ``programs`` are those of an H200's 132 multiprocessors, where this was
+    measured. In the interpreter (arch 0) kernels are launched as on Hopper.
     """
     generation = arch // 10 or 9
     if heads > 16 and queries >= 8 and generation in (9, 10):
-        return Configuration(64, 64, 8, 2 if generation == 9 else 1, 132)
+        return Configuration(64, 64, 8, 2 if generation == 9 and row_bytes >= SHORT_ROW else 1, 132)
+    if heads <= 16 and queries >= 64 and row_bytes < SHORT_ROW:
+        return Configuration(16, 128, 8, 1, 132)
     return Configuration(16, 64, 8 if heads <= 16 and queries < 8 else 4, 1, 264)
 
 
@@ -76,6 +89,29 @@ def _settled(values, COMPILED: tl.constexpr):
         return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [values], dtype=values.dtype, is_pure=False, pack=2)
     else:
         return values
+
+
+@triton.jit
+def _prefetch_rows(
+    start,
+    end,
+    indices_ptr,
+    cache_ptr,
+    capacity,
+    page_stride,
+    data_stride,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    ROW_BYTES: tl.constexpr,
+    ROW_LINES: tl.constexpr,
+):
+    """Ask for the BLOCK_ROWS rows whose indices begin at ``start``, as far as ``end`` and the cache go."""
+    position = start + tl.arange(0, BLOCK_ROWS)
+    slot = tl.load(indices_ptr + position, position < end, other=-1).to(tl.uint32)
+    page, row = (slot // BLOCK_SIZE).to(tl.int64), (slot % BLOCK_SIZE).to(tl.int64)
+    row_ptr = cache_ptr + page * page_stride + row * data_stride
+    place = LINE_BYTES * tl.arange(0, ROW_LINES)
+    prefetch(row_ptr[:, None] + place, (slot < capacity.to(tl.uint32))[:, None] & (place < ROW_BYTES)[None, :])
 
 
 @triton.jit
@@ -123,6 +159,8 @@ def attend_kernel(
     ROPE_BLOCK: tl.constexpr,
     BLOCK_HEADS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
+    ROW_BYTES: tl.constexpr,
+    ROW_LINES: tl.constexpr,
     STAGES: tl.constexpr,
     WHOLE: tl.constexpr,
 ):
@@ -147,11 +185,43 @@ def attend_kernel(
     largest = tl.full((BLOCK_HEADS,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_HEADS,), tl.float32)
     out = tl.zeros((BLOCK_HEADS, NOPE_BLOCK), tl.float32)
-    end = tl.minimum((split + 1) * split_rows, topk)
-    for start in tl.range(split * split_rows, end, BLOCK_ROWS, num_stages=STAGES):
+    indices_ptr += query * indices_stride
+    begin, end = split * split_rows, tl.minimum((split + 1) * split_rows, topk)
+    if COMPILED:
+        place = begin + LINE_BYTES // 4 * tl.arange(0, INDEX_LINES)
+        prefetch(indices_ptr + place, place < end)
+        for tile in tl.static_range(TILES_AHEAD):
+            _prefetch_rows(
+                begin + tile * BLOCK_ROWS,
+                end,
+                indices_ptr,
+                cache_ptr,
+                capacity,
+                page_stride,
+                data_stride,
+                BLOCK_ROWS,
+                BLOCK_SIZE,
+                ROW_BYTES,
+                ROW_LINES,
+            )
+    for start in tl.range(begin, end, BLOCK_ROWS, num_stages=STAGES):
+        if COMPILED:
+            _prefetch_rows(
+                start + TILES_AHEAD * BLOCK_ROWS,
+                end,
+                indices_ptr,
+                cache_ptr,
+                capacity,
+                page_stride,
+                data_stride,
+                BLOCK_ROWS,
+                BLOCK_SIZE,
+                ROW_BYTES,
+                ROW_LINES,
+            )
         position = start + tl.arange(0, BLOCK_ROWS)
         # Unsigned, so that one comparison refuses negative slots too, and a division by a power of two is a shift.
-        slot = tl.load(indices_ptr + query * indices_stride + position, position < end, other=-1).to(tl.uint32)
+        slot = tl.load(indices_ptr + position, position < end, other=-1).to(tl.uint32)
         valid = slot < capacity.to(tl.uint32)
         page, row = (slot // BLOCK_SIZE).to(tl.int64), (slot % BLOCK_SIZE).to(tl.int64)
         row_ptr, suffix_ptr = token_pointers(cache_ptr, page, row, page_stride, data_stride, BLOCK_SIZE, SUFFIX_BYTES)

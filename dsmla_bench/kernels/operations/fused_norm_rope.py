@@ -164,10 +164,15 @@ class Configuration:
     num_warps: int
 
 
-def _configuration(tokens: int) -> Configuration:
-    """Few tokens: a program for every job of a token. Many: enough bytes in flight per program, small jobs grouped."""
+def _configuration(tokens: int, *, indexer: bool) -> Configuration:
+    """Few tokens: a program for every job of a token. Many: enough bytes in flight per program, small jobs grouped.
+
+    In between all programs are on the chip at once, and small ones are done sooner.
+    """
     if tokens <= 256:
-        return Configuration(kv=1, q=1, index=4, topk=1, num_warps=4)
+        return Configuration(kv=1, q=1, index=4, topk=1, num_warps=4 if indexer or tokens > 8 else 8)
+    if tokens <= 2048:
+        return Configuration(kv=2 if indexer else 1, q=1, index=4, topk=4, num_warps=2)
     return Configuration(kv=4, q=2, index=16, topk=4, num_warps=4)
 
 
@@ -177,6 +182,9 @@ CANDIDATES = tuple(
         (1, 1, 1, 1, 4),
         (1, 1, 4, 1, 2),
         (1, 1, 4, 1, 4),
+        (1, 1, 4, 1, 8),
+        (1, 1, 4, 4, 2),
+        (2, 1, 4, 4, 2),
         (2, 1, 8, 2, 4),
         (2, 2, 8, 2, 4),
         (4, 1, 16, 4, 4),
@@ -199,7 +207,7 @@ def plan(
     tokens, indexer = len(inputs.positions), inputs.indexer
     if tokens == 0:
         return None
-    chosen = configuration or _configuration(tokens)
+    chosen = configuration or _configuration(tokens, indexer=indexer is not None)
     unit = max(chosen.kv, chosen.q, chosen.index, chosen.topk)
     programs = unit // chosen.kv + unit // chosen.q
     if indexer is not None:

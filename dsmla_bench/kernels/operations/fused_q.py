@@ -129,8 +129,10 @@ class Configuration:
 
 def _configuration(tokens: int, heads: int, *, quantized: bool) -> Configuration:
     """Few rows spread over the chip; many fill memory queues. A row of a bf16 query is a ninth of a quantized one."""
+    if quantized and tokens * heads <= 256:
+        return Configuration(query=1, index=4, num_warps=4)
     if tokens * heads <= 2048:
-        return Configuration(query=1 if quantized else 8, index=4, num_warps=4)
+        return Configuration(query=4 if quantized else 8, index=8 if quantized else 4, num_warps=4)
     return Configuration(query=8 if quantized else 16, index=32, num_warps=4)
 
 

@@ -26,11 +26,15 @@ from dsmla_bench.kernels.formats import CacheFormat, Geometry
 from dsmla_bench.kernels.launch import Launch, block_width, ceil_div, device_arch
 from dsmla_bench.kernels.operations.base import Operation, Shape, Traffic, layer_scale, page_order, random_latents
 from dsmla_bench.kernels.operations.pages import cache_of, data_stride, load_rows, page_and_row, token_pointers
+from dsmla_bench.kernels.operations.prefetch import LINE_BYTES, prefetch
 from dsmla_bench.kernels.operations.tuning import TOKEN_BLOCKS, TokenBlock, Tuning
 
-STARTS_BLOCK = 64
-LINE_ENTRIES = tl.constexpr(32)
-"""int32 in one line of the cache."""
+AT_ONCE = tl.constexpr(32)
+"""Starts that a warp looks at together."""
+FEW_TOKENS = 1024
+"""Rows up to which latency is all that counts, and reading more than is needed costs nothing."""
+LINE_ENTRIES = tl.constexpr(LINE_BYTES.value // 4)
+"""Entries of a block table in one line."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,7 @@ def plan(fmt: CacheFormat, inputs: GatherInputs, arch: int, configuration: Token
             inputs.scale if fmt.external_scale else None,
             tokens,
             requests,
+            _search_stride(requests),
             inputs.cache.shape[0],
             inputs.block_table.shape[1],
             inputs.block_table.stride(0),
@@ -110,7 +115,8 @@ def plan(fmt: CacheFormat, inputs: GatherInputs, arch: int, configuration: Token
             "NOPE_BLOCK": block_width(geometry.kv_lora_rank),
             "ROPE_BLOCK": block_width(geometry.rope_dim),
             "BLOCK_TOKENS": chosen.block_tokens,
-            "STARTS_BLOCK": STARTS_BLOCK,
+            "SEARCH": requests > AT_ONCE.value,
+            "FIRST_PAGES": tokens <= FEW_TOKENS and inputs.block_table.shape[1] > 0,
         },
         num_warps=chosen.num_warps,
     )
@@ -141,10 +147,18 @@ def validate(fmt: CacheFormat, inputs: GatherInputs) -> None:
 
 def _configuration(tokens: int) -> TokenBlock:
     """The table, measured on an H200: few tokens spread over the chip, many fill memory queues."""
-    return TokenBlock(1, 2) if tokens <= 1024 else TokenBlock(4, 1)
+    return TokenBlock(1, 2) if tokens <= FEW_TOKENS else TokenBlock(2, 1)
 
 
-@triton.jit(do_not_specialize=["num_tokens", "num_requests", "num_blocks", "max_pages"])
+def _search_stride(requests: int) -> int:
+    """The largest power of AT_ONCE below ``requests``: how far apart the starts are that are looked at first."""
+    stride = 1
+    while stride * AT_ONCE.value < requests:
+        stride *= AT_ONCE.value
+    return stride
+
+
+@triton.jit(do_not_specialize=["num_tokens", "num_requests", "search_stride", "num_blocks", "max_pages"])
 def gather_kernel(
     cache_ptr,
     block_table_ptr,
@@ -154,6 +168,7 @@ def gather_kernel(
     scale_ptr,
     num_tokens,
     num_requests,
+    search_stride,
     num_blocks,
     max_pages,
     block_table_stride,
@@ -169,25 +184,34 @@ def gather_kernel(
     NOPE_BLOCK: tl.constexpr,
     ROPE_BLOCK: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr,
-    STARTS_BLOCK: tl.constexpr,
+    SEARCH: tl.constexpr,
+    FIRST_PAGES: tl.constexpr,
 ):
     """Grid (ceil(N / BLOCK_TOKENS),): each program finds the pages of BLOCK_TOKENS workspace rows and decodes them."""
     if PREFETCH:
         # Which entries are needed is known only once the starts are here; until then the table comes into L2 by lines.
         entry = tl.program_id(0) * LINE_ENTRIES
-        if entry < (num_requests - 1) * block_table_stride + max_pages:
-            prefetch(block_table_ptr + entry)
+        prefetch(block_table_ptr + entry, entry < (num_requests - 1) * block_table_stride + max_pages)
     first = tl.program_id(0).to(tl.int64) * BLOCK_TOKENS
     token = first + tl.arange(0, BLOCK_TOKENS)
-    request = _owners(first, workspace_starts_ptr, num_requests, BLOCK_TOKENS, STARTS_BLOCK)
+    begin = tl.full((), 0, tl.int32)
+    if SEARCH:
+        begin = _near_owner(first, workspace_starts_ptr, num_requests, search_stride)
+    request, start, first_page = _owners(
+        first, begin, workspace_starts_ptr, num_requests, block_table_ptr, block_table_stride, BLOCK_TOKENS, FIRST_PAGES
+    )
     mask = (token < num_tokens) & (request >= 0)
-    position = token - tl.load(workspace_starts_ptr + request, mask, other=0).to(tl.int64)
+    position = token - start
     if seq_starts_ptr is not None:
         position += tl.load(seq_starts_ptr + request, mask, other=0).to(tl.int64)
     logical_page, row = page_and_row(position, BLOCK_SIZE)
     mask &= (position >= 0) & (logical_page < max_pages)
     table_ptr = block_table_ptr + request.to(tl.int64) * block_table_stride + logical_page
-    page = tl.load(table_ptr, mask, other=-1).to(tl.int64)
+    if FIRST_PAGES:
+        page = tl.load(table_ptr, mask & (logical_page > 0), other=-1)
+        page = tl.where(logical_page > 0, page, first_page).to(tl.int64)
+    else:
+        page = tl.load(table_ptr, mask, other=-1).to(tl.int64)
     mask &= (page >= 0) & (page < num_blocks)
     scale = 1.0
     if scale_ptr is not None:
@@ -203,28 +227,58 @@ def gather_kernel(
 
 
 @triton.jit
-def prefetch(ptr):
-    """Ask for the line at ``ptr`` without waiting for it. Not for the interpreter."""
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [ptr.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
-    )
+def _near_owner(row, workspace_starts_ptr, num_requests, stride):
+    """A request from which the owner of ``row`` is less than AT_ONCE requests on: AT_ONCE at a time, ever closer."""
+    near = tl.full((), 0, tl.int32)
+    while stride > 1:
+        index = near + stride * tl.arange(0, AT_ONCE)
+        starts = tl.load(workspace_starts_ptr + index, index < num_requests, other=2147483647)
+        begun = tl.sum((starts <= row).to(tl.int32), axis=0)
+        near += tl.maximum(begun - 1, 0) * stride
+        stride = stride // AT_ONCE
+    return near
 
 
 @triton.jit
-def _owners(first, workspace_starts_ptr, num_requests, BLOCK_TOKENS: tl.constexpr, STARTS_BLOCK: tl.constexpr):
-    """The last request whose start is at most a token's row, -1 for none: int32 [BLOCK_TOKENS], from row ``first`` on.
+def _owners(
+    first,
+    begin,
+    workspace_starts_ptr,
+    num_requests,
+    block_table_ptr,
+    block_table_stride,
+    BLOCK_TOKENS: tl.constexpr,
+    FIRST_PAGES: tl.constexpr,
+):
+    """Of rows from ``first`` on, the owner, its start and (FIRST_PAGES) its first page: int32 [BLOCK_TOKENS] each.
 
-    Row by row: counting the starts of one takes two instructions of a warp, those of several a reduction in memory.
+    The owner is the last request whose start is at most the row, -1 for none; no row's is before ``begin`` - 1. Row by
+    row: counting the starts of one takes two instructions of a warp, those of several a reduction in memory. First
+    pages are loaded for all of the requests along with their starts, so that neither load waits for the other.
     """
     place = tl.arange(0, BLOCK_TOKENS)
-    owner = tl.full(place.shape, -1, tl.int32)
-    for begin in range(0, num_requests, STARTS_BLOCK):
-        index = begin + tl.arange(0, STARTS_BLOCK)
-        starts = tl.load(workspace_starts_ptr + index, index < num_requests, other=2147483647).to(tl.int64)
+    owner = tl.full(place.shape, -1, tl.int32) + begin
+    start = tl.zeros(place.shape, tl.int32)
+    first_page = tl.full(place.shape, -1, tl.int32)
+    while begin < num_requests:
+        index = begin + tl.arange(0, AT_ONCE)
+        starts = tl.load(workspace_starts_ptr + index, index < num_requests, other=2147483647)
+        starts = tl.minimum(starts, 2147483647).to(tl.int32)
+        if FIRST_PAGES:
+            table_ptr = block_table_ptr + index.to(tl.int64) * block_table_stride
+            pages = tl.load(table_ptr, index < num_requests, other=-1)
+        begun = tl.full((), 0, tl.int32)
         for row in tl.static_range(BLOCK_TOKENS):
-            begun = tl.sum((starts <= first + row).to(tl.int32), axis=0)
+            has_begun = starts <= (first + row).to(tl.int32)
+            begun = tl.sum(has_begun.to(tl.int32), axis=0)
             owner += tl.where(place == row, begun, 0)
-    return owner
+            latest = tl.max(tl.where(has_begun, starts, 0), axis=0)
+            start = tl.where(place == row, tl.maximum(start, latest), start)
+            if FIRST_PAGES:
+                page = tl.sum(tl.where(tl.arange(0, AT_ONCE) == begun - 1, pages, 0), axis=0)
+                first_page = tl.where((place == row) & (begun > 0), page, first_page)
+        begin = tl.where(begun == AT_ONCE, begin + AT_ONCE, num_requests)
+    return owner, start, first_page
 
 
 def reference(fmt: CacheFormat, inputs: GatherInputs) -> Callable[[], None]:

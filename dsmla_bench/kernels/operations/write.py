@@ -126,7 +126,7 @@ def _configuration(tokens: int) -> TokenBlock:
     """The table, measured on an H200: few tokens spread over the chip, many fill memory queues."""
     if tokens <= 1024:
         return TokenBlock(1, 2)
-    return TokenBlock(4, 2) if tokens <= 16384 else TokenBlock(4, 1)
+    return TokenBlock(4, 4) if tokens <= 16384 else TokenBlock(2, 1)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
