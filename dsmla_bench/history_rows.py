@@ -86,12 +86,19 @@ IDENTITY = {
 
 
 def partitions(run: Run, commit: str | None) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Folder and rows of every file that the run becomes: one per table and GPU model."""
+    """Folder and rows of every file that the run becomes: one per table and GPU."""
     month = f"{_started(run).astimezone(UTC):%Y-%m}"
     for table, kept in TABLES.items():
-        for device, rows in _identified(run, _rows_of(run, table), kept.axes, commit).groupby("device"):
-            gpu = re.sub(r"[^a-z0-9]+", "-", str(device).lower()).strip("-") or "unnamed"
-            yield f"table={table}/gpu={gpu}/month={month}", rows.reset_index(drop=True)
+        identified = _identified(run, _rows_of(run, table), kept.axes, commit)
+        for (device, uuid), rows in identified.groupby(["device", "device_uuid"], dropna=False):
+            folder = f"gpu={folder_name(device)}/month={month}/uuid={folder_name(uuid)}"
+            yield f"table={table}/{folder}", rows.reset_index(drop=True)
+
+
+def folder_name(text: Any) -> str:
+    """What a GPU's model or uuid is called in a path: small ASCII letters, digits and hyphens."""
+    plain = "" if pd.isna(text) else re.sub(r"[^a-z0-9]+", "-", str(text).lower()).strip("-")
+    return plain or "unnamed"
 
 
 def _rows_of(run: Run, table: str) -> pd.DataFrame:

@@ -6,102 +6,96 @@
                      samples.parquet   row_id, process, method, order, us: every raw sample
                      NAME.parquet      further tables of runs that are no sweep (see ``write_table``)
 
-A run is created once and never overwritten. ``Run.load(path)`` reads one, finished or not; ``rows()`` and ``samples()``
-give pandas frames with one dtype per column, also when empty. Neither torch nor a GPU is needed to read.
+RESULTS is a folder or an fsspec URL such as s3://bucket/runs; there, a row is an object of its own until the run is
+finished (``measurement_log``). A run is created once and never overwritten. ``Run.load(path)`` reads one, finished or
+not; ``rows()`` and ``samples()`` give pandas frames with one dtype per column, also when empty. Neither torch nor a GPU
+is needed to read.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import hashlib
 import io
 import json
-import os
 import secrets
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pandas as pd
+import pyarrow.parquet as pq
 
+from dsmla_bench.measurement_log import MeasurementLog, log_of
+from dsmla_bench.measurement_log import RunError as RunError
+from dsmla_bench.places import Place, Where, create, failing_as, links_out_of, place, read, reason, write_whole
 from dsmla_bench.rows import Measurement, Row
 from dsmla_bench.summary import summarise_all
 
 SCHEMA_VERSION = 1
+MOST_CELLS = 2**28
+"""Of a table that is read; samples of a long run are a tenth of that."""
 _MANIFEST_TYPES = {
     "run_id": str,
     "argv": list,
     "packages": dict,
     "device": dict,
+    "devices": list,
     "calibration": dict,
     "config": dict,
     "default_revisions": dict,
+    "options": dict,
 }
 """What readers of a manifest rely on where the entry is there."""
 _PANDAS_TYPES = {int: "Int64", float: "Float64", bool: "boolean", str: "string"}
-
-
-class RunError(ValueError):
-    """A run folder that cannot be used; the message names the path, what is wrong and what to do."""
 
 
 @dataclass
 class Run:
     """One run folder: its manifest and the measurements read from or appended to it."""
 
-    path: Path
+    path: Place
     manifest: dict[str, Any]
     measurements: list[Measurement] = field(default_factory=list)
-    _lock: IO[bytes] | None = field(default=None, repr=False)
+    _log: MeasurementLog = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._log = log_of(self.path)
 
     @classmethod
-    def create(cls, results: Path, manifest: dict[str, Any]) -> Run:
-        """A new, empty run below the folder ``results``, named by UTC time and a random suffix.
+    def create(cls, results: Where, manifest: dict[str, Any]) -> Run:
+        """A new, empty run below the folder or URL ``results``, named by UTC time and a random suffix.
 
-        Raises RunError when the folder cannot be written.
+        Raises RunError when nothing can be written there.
         """
-        started = datetime.now(UTC)
+        results, started = place(results), datetime.now(UTC)
         run_id = f"{started:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
-        path = Path(results) / run_id
-        try:
-            path.mkdir(parents=True)
-        except OSError as error:
-            raise RunError(
-                f"{results}: cannot create a run here ({error.strerror}); name a writable folder with --out"
-            ) from error
         identity = {"schema_version": SCHEMA_VERSION, "run_id": run_id, "started_at": started.isoformat()}
-        run = cls(path, {**identity, **manifest})
-        run.write_manifest()
-        (path / "rows.jsonl").touch()
-        run._hold()
+        run = cls(results / run_id, {**identity, **manifest})
+        with failing_as(RunError, results, "cannot create a run here", "name a writable place with --out"):
+            if not create(run.path / "manifest.json", _as_json(run.manifest)):
+                raise FileExistsError(f"{run_id} is there already")
+        run._log.start()
         return run
 
-    def _hold(self) -> None:
-        """Keep other processes from appending until this run is finished or let go of. Raises RunError if one does."""
-        self._lock = open(self.path / ".lock", "wb")  # noqa: SIM115 - held until the run is let go of
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RunError(
-                f"{self.path}: another process is measuring into this run; wait for it, or start a new run"
-            ) from error
-
     @classmethod
-    def load(cls, path: str | Path) -> Run:
-        """The run at ``path``, finished or cut short. A damaged last line is set aside with a warning.
+    def load(cls, path: Where) -> Run:
+        """The run at ``path``, a folder or URL, finished or cut short. A damaged last line is set aside with a warning.
 
         Raises RunError when it is no run, or one written by a newer version of the schema.
         """
-        path = Path(path)
-        manifest = _read_manifest(path)
-        return cls(path, manifest, list(_read_measurements(path / "rows.jsonl")))
+        path = place(path)
+        _refuse_links_out_of(path)
+        run = cls(path, _read_manifest(path))
+        run.measurements = run._log.read()
+        run._warn_of_damage()
+        return run
 
     @classmethod
-    def resume(cls, path: str | Path, config: dict[str, Any], identity: dict[str, Any] | None = None) -> Run:
+    def resume(cls, path: Where, config: dict[str, Any], identity: dict[str, Any] | None = None) -> Run:
         """The run at ``path``, ready for more measurements; a cut last line is set aside in rows.jsonl.cut.
 
         ``identity`` is what measures: device, packages, commit. A row must not mix two of them.
@@ -116,8 +110,7 @@ class Run:
                 if _plain(known.get(name)) != _plain(wanted.get(name)):
                     found = f"{name} is {_plain(wanted.get(name))} now and was {_plain(known.get(name))}"
                     raise RunError(f"{run.path}: cannot be resumed: {found}; start a new run")
-        run._hold()
-        _set_aside_cut_line(run.path / "rows.jsonl")
+        run._log.hold()
         return run
 
     @property
@@ -126,62 +119,58 @@ class Run:
         return str(self.manifest["run_id"])
 
     def append(self, measurement: Measurement) -> None:
-        """Add one measurement and flush it to disk before returning."""
-        line = measurement.to_json() + "\n"
-        try:
-            with open(self.path / "rows.jsonl", "a", encoding="utf-8") as file:
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise RunError(
-                f"{self.path}: cannot be written any more ({error.strerror}); its rows so far are kept"
-            ) from error
+        """Add one measurement; it is stored when this returns."""
+        self._log.append(measurement, len(self.measurements))
         self.measurements.append(measurement)
 
     def finish(self, **manifest: Any) -> None:
         """Write rows.parquet and samples.parquet and close the manifest with the given additions."""
-        for name, frame in (("rows", self.rows()), ("samples", self.samples())):
-            # As bytes: pyarrow cannot open a path that the locale cannot encode.
-            (self.path / f"{name}.parquet").write_bytes(frame.to_parquet(index=False))
+        self.write_table("rows", self.rows())
+        self.write_table("samples", self.samples())
         self.manifest.update(manifest, ended_at=datetime.now(UTC).isoformat())
         self.write_manifest()
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._log.finish(self.measurements)
 
     def write_table(self, name: str, frame: pd.DataFrame) -> None:
-        """Write NAME.parquet, replacing one that is there whole. Raises RunError when the folder cannot be written."""
-        target = self.path / f"{name}.parquet"
-        temporary = target.with_suffix(".parquet.tmp")
-        try:
-            temporary.write_bytes(frame.to_parquet(index=False))
-            temporary.replace(target)
-        except OSError as error:
-            raise RunError(f"{target}: cannot be written ({error.strerror})") from error
+        """Write NAME.parquet, replacing one that is there whole. Raises RunError when it cannot be written."""
+        file, data = self.path / f"{name}.parquet", frame.to_parquet(index=False)
+        with failing_as(RunError, file, "cannot be written"):
+            write_whole(file, data)
 
     def table(self, name: str) -> pd.DataFrame:
         """What ``write_table`` wrote. Raises RunError when the run has no such table or it cannot be read."""
         file = self.path / f"{name}.parquet"
-        if not file.is_file():
-            held = ", ".join(sorted(found.name for found in self.path.glob("*.parquet"))) or "no table"
-            raise RunError(f"{self.path}: has no {file.name}; it holds {held}")
+        with failing_as(RunError, file, "cannot be read"):
+            try:
+                data = read(file)
+            except FileNotFoundError as error:
+                held = ", ".join(sorted(found.name for found in self.path.glob("*.parquet"))) or "no table"
+                raise RunError(f"{self.path}: has no {file.name}; it holds {held}") from error
         try:
-            return pd.read_parquet(io.BytesIO(file.read_bytes()), dtype_backend="numpy_nullable")
+            _require_few_cells(data)
+            return pd.read_parquet(io.BytesIO(data), dtype_backend="numpy_nullable")
         except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
-            raise RunError(f"{file}: cannot be read as a table ({error})") from error
+            raise RunError(f"{file}: cannot be read as a table ({reason(error):.200})") from error
 
     def has_table(self, name: str) -> bool:
-        """Whether the run has NAME.parquet."""
-        return (self.path / f"{name}.parquet").is_file()
+        """Whether the run has NAME.parquet. Raises RunError when the run's place cannot be reached."""
+        with failing_as(RunError, self.path, "cannot be read"):
+            return bool((self.path / f"{name}.parquet").is_file())
 
     def write_manifest(self) -> None:
-        """Write manifest.json by replacing it whole, so that a kill never leaves half a file."""
-        target = self.path / "manifest.json"
-        temporary = target.with_suffix(".json.tmp")
-        text = json.dumps(self.manifest, indent=2, ensure_ascii=False) + "\n"
-        temporary.write_text(text, encoding="utf-8", errors="surrogateescape")
-        temporary.replace(target)
+        """Write manifest.json by replacing it whole. Raises RunError when it cannot be written."""
+        file = self.path / "manifest.json"
+        with failing_as(RunError, file, "cannot be written"):
+            write_whole(file, _as_json(self.manifest))
+
+    def _warn_of_damage(self) -> None:
+        """Say where a finished run's rows.parquet is damaged: others read it, here rows come from the measurements."""
+        if not self.manifest.get("ended_at"):
+            return
+        try:
+            self.table("rows")
+        except RunError as error:
+            warnings.warn(f"{error}; its rows are taken from rows.jsonl", stacklevel=3)
 
     def summaries(self) -> list[Row]:
         """One Row per case, in the order in which cases were first measured."""
@@ -198,8 +187,9 @@ class Run:
     def samples(self) -> pd.DataFrame:
         """Every raw sample: row_id, process, method, order (as measured), us."""
         records = [
-            (m.case.row_id, m.process, method, order, us)
+            (row_id, m.process, method, order, us)
             for m in self.measurements
+            for row_id in [m.case.row_id]
             for method, samples in m.samples.items()
             for order, us in enumerate(samples)
         ]
@@ -225,9 +215,11 @@ def field_types(row_type: type) -> dict[str, type]:
     return {name: (get_args(hint) or (hint,))[0] for name, hint in get_type_hints(row_type).items()}
 
 
-def latest_run(results: Path) -> Path:
-    """The newest run folder below ``results``. Raises RunError when there is none."""
-    runs = sorted(path.parent for path in Path(results).glob("*/manifest.json"))
+def latest_run(results: Where) -> Place:
+    """The newest run below a folder or URL. Raises RunError when there is none."""
+    results = place(results)
+    with failing_as(RunError, results, "cannot be listed"):
+        runs = sorted(file.parent for file in results.glob("*/manifest.json"))
     if not runs:
         raise RunError(f"{results}: holds no run; measure one with `dsmla-bench kernels`")
     return runs[-1]
@@ -238,67 +230,54 @@ def config_hash(config: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
 
 
+def _require_few_cells(data: bytes) -> None:
+    """Raise ValueError for a table that is far larger unpacked than any of ours: a small file can hold one."""
+    found = pq.read_metadata(io.BytesIO(data))
+    if found.num_rows * found.num_columns > MOST_CELLS:
+        raise ValueError(f"it has {found.num_rows} rows of {found.num_columns}, more than {MOST_CELLS} cells")
+
+
 def _plain(value: Any) -> Any:
     """A value as JSON gives it back: tuples as lists."""
     return json.loads(json.dumps(value))
 
 
-def _set_aside_cut_line(file: Path) -> None:
-    """Move what follows the last good line of ``file`` into FILE.cut; the whole lines are never at risk."""
-    data = file.read_bytes()
-    lines = data.splitlines(keepends=True)
-    cut = b""
-    if lines and not (lines[-1].endswith(b"\n") and _is_measurement(lines[-1])):
-        cut = lines.pop()
-    if cut:
-        with open(file.with_suffix(".jsonl.cut"), "ab") as aside:
-            aside.write(cut + b"\n")
-        replacement = file.with_suffix(".jsonl.tmp")
-        replacement.write_bytes(b"".join(lines))
-        replacement.replace(file)
+def _as_json(manifest: dict[str, Any]) -> bytes:
+    """A manifest as a file; paths keep the bytes that they have."""
+    return (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "surrogateescape")
 
 
-def _is_measurement(line: bytes) -> bool:
-    try:
-        Measurement.from_json(line.decode())
-    except (ValueError, UnicodeDecodeError):
-        return False
-    return True
+def _refuse_links_out_of(path: Place) -> None:
+    """Raise RunError for a run folder with a link that leads out of it: a run is data, with no say over other files."""
+    with failing_as(RunError, path, "cannot be read"):
+        links = links_out_of(path)
+    if links:
+        raise RunError(f"{path}: {', '.join(links)} leads out of the run; put what it leads to in its place")
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def _read_manifest(path: Place) -> dict[str, Any]:
     file = path / "manifest.json"
+    with failing_as(RunError, file, "cannot be read as a manifest"):
+        try:
+            data = read(file)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            why = "" if isinstance(path, Path) else f": {reason(error)}"
+            raise RunError(
+                f"{path}: not a run (no manifest.json{why}); give the folder that `dsmla-bench kernels` printed"
+            ) from error
     try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise RunError(
-            f"{path}: not a run (no manifest.json); give the folder that `dsmla-bench kernels` printed"
-        ) from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise RunError(f"{file}: cannot be read as a manifest ({error})") from error
+        manifest = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{file}: cannot be read as a manifest ({reason(error):.200})") from error
     version = manifest.get("schema_version") if isinstance(manifest, dict) else None
     if version != SCHEMA_VERSION:
         raise RunError(
-            f"{file}: schema version {version!r}, this dsmla-bench reads {SCHEMA_VERSION}; "
+            f"{file}: schema version {version!r:.60}, this dsmla-bench reads {SCHEMA_VERSION}; "
             "use the dsmla-bench that wrote the run"
         )
+    if manifest.get("run_id") is None:
+        raise RunError(f"{file}: has no run_id, which names the run")
     for name, kind in _MANIFEST_TYPES.items():
         if manifest.get(name) is not None and not isinstance(manifest[name], kind):
             raise RunError(f"{file}: {name} must be a {kind.__name__}, found {type(manifest[name]).__name__}")
     return dict(manifest)
-
-
-def _read_measurements(file: Path) -> Iterable[Measurement]:
-    try:
-        lines = file.read_bytes().split(b"\n")
-    except OSError as error:
-        raise RunError(f"{file}: cannot be read ({error.strerror}); the run folder is incomplete") from error
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
-        try:
-            yield Measurement.from_json(line.decode("utf-8"))
-        except ValueError as error:
-            if number < len(lines):
-                raise RunError(f"{file}:{number}: {error}") from error
-            warnings.warn(f"{file}:{number}: the last line is cut short and was set aside", stacklevel=2)

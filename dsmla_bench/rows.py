@@ -81,7 +81,7 @@ class Case:
 
         Axes that the operation does not have are left out, so that a new one leaves old keys as they are.
         """
-        axes = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        axes = {name: value for name, value in vars(self).items() if value is not None}
         return hashlib.blake2b(json.dumps(axes, sort_keys=True).encode(), digest_size=8).hexdigest()
 
     def __str__(self) -> str:
@@ -128,7 +128,7 @@ class Measurement:
             fields = json.loads(line)
             measurement = cls(**{**fields, "case": Case(**fields["case"])})
         except (TypeError, KeyError, AttributeError, json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(f"not a measurement: {error}") from error
+            raise ValueError(f"not a measurement: {' '.join(str(error).split()):.200}") from error
         _require_types(measurement)
         return measurement
 
@@ -160,6 +160,7 @@ class Row:
     suspect       the figure may be wrong; ``suspicion`` says why
     launch_bound  the time is under twice the floor: it says nothing about the kernel's speed
     first_call_us the first call, compilation included; never part of ``us``
+    device        the GPU's name; ``device_uuid`` and ``device_index`` (on its machine) tell those of one model apart
     conversion    "native" (the target has the instruction), "emulated", or "none" needed
     bytes_compared, bytes_differing   the correctness gate: kernel against reference. Bytes of an ok row may differ
                   where the operation's order of additions is open, within its stated tolerance
@@ -270,6 +271,8 @@ class Row:
     predicted_us: float | None = None
     seed: int | None = None
     device: str | None = None
+    device_uuid: str | None = None
+    device_index: int | None = None
 
 
 ROW_FIELDS = tuple(field.name for field in dataclasses.fields(Row))
@@ -301,9 +304,20 @@ def _is_of(value: object, kind: type) -> bool:
     """Whether a value from JSON fits a column: whole numbers are floats too, and none may overflow 64 bits."""
     if kind is object:
         return True
+    if isinstance(value, str):
+        return kind is str and _is_unicode(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return type(value) is kind
     return abs(value) < 2**63 if isinstance(value, int) and kind in (int, float) else kind is float
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text can be written to a file: JSON may hold lone surrogates, which are no characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @functools.cache

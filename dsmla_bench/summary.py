@@ -11,8 +11,9 @@ One that may be wrong keeps its number and is ``suspect``, with the reason in ``
 * the two methods disagree by more than 5 % and more than the floor;
 * the launch seems to move more bytes than the device's memory can, from a cold L2;
 * it is under the floor, by more than measuring the floor can explain;
-* the multiprocessors ran at a clock more than 3 % off the run's median row;
-* its measurements come from different devices or binaries.
+* the multiprocessors ran at a clock more than 3 % off the median row of the run on that device;
+* its measurements come from different devices or binaries;
+* another process was on the device while it was measured.
 """
 
 from __future__ import annotations
@@ -68,16 +69,24 @@ def summarise(measurements: Sequence[Measurement], method: str | None = None) ->
         resolved = "" if not quantum_us else f", and the clock resolves {quantum_us:.3g} µs"
         reason = f"below the clock's resolution: the median time is {us:.3g} µs{resolved}"
         return dataclasses.replace(row, status="unresolved", reason=reason, method=method, quantum_us=quantum_us)
-    return with_suspicion(dataclasses.replace(row, **_timing(measurements, method, row)), _mixed(measurements))
+    known = [*_mixed(measurements), *_shared(measurements)]
+    return with_suspicion(dataclasses.replace(row, **_timing(measurements, method, row)), known)
 
 
 def _mixed(measurements: Sequence[Measurement]) -> list[str]:
     """What the measurements of one row do not agree on, in words."""
     return [
         f"measured with {len(values)} different values of {name}"
-        for name in ("device", "binary_sha256", "seed")
+        for name in ("device", "device_uuid", "binary_sha256", "seed")
         if len(values := {m.facts.get(name) for m in measurements}) > 1
     ]
+
+
+def _shared(measurements: Sequence[Measurement]) -> list[str]:
+    """In words, in how many of the processes that measured a row there were others on the device."""
+    others = [m.facts.get("other_processes") for m in measurements]
+    shared = sum(isinstance(count, int) and count > 0 for count in others)
+    return [f"other processes were on the device in {shared} of {len(others)} measurements"] if shared else []
 
 
 def with_suspicion(row: Row, known: Sequence[str] = ()) -> Row:
@@ -95,16 +104,24 @@ def with_suspicion(row: Row, known: Sequence[str] = ()) -> Row:
 
 
 def flag_clock_drift(rows: Sequence[Row]) -> list[Row]:
-    """The rows, with those suspect whose multiprocessors ran at a clock more than 3 % off the run's median row."""
-    clocks = [row.sm_mhz for row in rows if row.sm_mhz is not None]
-    if not clocks:
-        return list(rows)
-    usual = statistics.median(clocks)
-    return [_with_drift(row, usual) for row in rows]
+    """The rows, with those suspect whose clock was more than 3 % off the median row of the run on that device."""
+    clocks: dict[tuple[str | None, ...], list[float]] = {}
+    for row in rows:
+        if row.sm_mhz is not None:
+            clocks.setdefault(_device_of(row), []).append(row.sm_mhz)
+    usual = {device: statistics.median(values) for device, values in clocks.items()}
+    return [_with_drift(row, usual.get(_device_of(row))) for row in rows]
 
 
-def _with_drift(row: Row, usual_mhz: float) -> Row:
-    if row.status != "ok" or row.sm_mhz is None or abs(row.sm_mhz - usual_mhz) <= CLOCK_DRIFT * usual_mhz:
+def _device_of(row: Row) -> tuple[str | None, ...]:
+    """What tells devices apart: rows of old runs have no uuid."""
+    return row.arch, row.device, row.device_uuid
+
+
+def _with_drift(row: Row, usual_mhz: float | None) -> Row:
+    if row.status != "ok" or row.sm_mhz is None or usual_mhz is None:
+        return row
+    if abs(row.sm_mhz - usual_mhz) <= CLOCK_DRIFT * usual_mhz:
         return row
     drift = f"the clock was {row.sm_mhz:.0f} MHz, in the run's median row {usual_mhz:.0f}"
     return dataclasses.replace(row, suspect=True, suspicion="; ".join(filter(None, [row.suspicion, drift])))

@@ -18,8 +18,9 @@ from histories import add_series, cases_for, generated_run, noisy_figures, step,
 from typer.testing import CliRunner
 
 from dsmla_bench.cli import app
-from dsmla_bench.history import History
+from dsmla_bench.history import History, Part
 from dsmla_bench.history_rows import HistoryError
+from dsmla_bench.places import PlaceError, files_below
 from dsmla_bench.reports.trend_frame import read_trends
 from dsmla_bench.reports.trend_names import title_of
 from dsmla_bench.results import Run, RunError
@@ -42,7 +43,7 @@ def invoke(*arguments):
 
 
 def files_of(store):
-    return sorted(store._files.find(store._root))
+    return files_below(store._root)
 
 
 # What is kept
@@ -63,7 +64,7 @@ def test_a_run_is_read_back_as_its_rows_and_who_measured_what_where(store, run):
 def test_files_are_hive_partitions_that_any_reader_of_parquet_understands(store, run, tmp_path):
     (file,) = store.add(run).files
     month = f"{datetime.now(UTC):%Y-%m}"
-    assert f"/store/table=rows/gpu=nvidia-h200/month={month}/{run.run_id}-" in file
+    assert f"/store/table=rows/gpu=nvidia-h200/month={month}/uuid=gpu-0/{run.run_id}-" in file
     filters = [("table", "==", "rows"), ("month", ">=", "2026-10")]
     assert len(pd.read_parquet(tmp_path / "store", filters=filters)) == 3
     table = ds.dataset(str(tmp_path / "store"), partitioning="hive").to_table()
@@ -205,7 +206,7 @@ def write_broken_files(good):
 
 def test_a_broken_file_is_set_aside_by_name_and_left_where_it_is(store, run):
     (url,) = store.add(run).files
-    good = Path(url.removeprefix("file://"))
+    good = Path(url)
     names = write_broken_files(good)
     with pytest.warns(UserWarning, match="set aside") as caught:
         frame = store.frame()
@@ -269,15 +270,41 @@ def test_any_fsspec_url_is_a_store_and_what_was_acknowledged_survives_a_failing_
 
 @pytest.mark.parametrize("url", ["s4://bucket/history", "gopher://x"])
 def test_an_unknown_protocol_is_one_clear_sentence(url):
-    with pytest.raises(HistoryError, match="cannot be opened as a history"):
+    with pytest.raises(PlaceError, match="cannot be opened"):
         History(url)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "uuids"),
+    [
+        ("NVIDIA H200", ["GPU-00aa", "GPU-00bb"]),
+        ("nvidia-h", ["GPU-00aa", "GPU-00bb"]),
+        ("GPU-00bb", ["GPU-00bb"]),
+        ("GPU-00c", ["GPU-00cc"]),
+        ("NVIDIA", ["GPU-00aa", "GPU-00bb", "GPU-00cc"]),
+        ("GPU-01", []),
+    ],
+)
+def test_a_model_or_a_uuid_or_how_it_begins_names_the_gpus_that_are_read(store, gpu, uuids):
+    rows = timed_rows([case()], [2.0])
+    for name, own in (("NVIDIA H200", "GPU-00aa"), ("NVIDIA H200", "GPU-00bb"), ("NVIDIA B200", "GPU-00cc")):
+        store.add(generated_run(0, rows.assign(device=name), device={**MANIFEST["device"], "name": name, "uuid": own}))
+    assert sorted(store.frame(part=Part(gpu=gpu))["device_uuid"]) == uuids
+
+
+def test_files_of_other_gpus_are_not_read(store):
+    for number in range(2):
+        rows = timed_rows([case()], [2.0])
+        added = store.add(generated_run(number, rows, device={**MANIFEST["device"], "uuid": f"GPU-{number}"}))
+    Path(*added.files).write_bytes(b"would be set aside if it were read")
+    assert store.frame(part=Part(gpu="GPU-0"))["device_uuid"].tolist() == ["GPU-0"]
 
 
 def test_months_before_the_one_asked_for_are_not_read(store):
     add_series(store.url, [8.0] * 40)
-    january = next(path for path in files_of(store) if "month=2024-01" in path)
-    Path(january).write_bytes(b"would be set aside if it were read")
-    assert store.frame(since="2024-02")["started_at"].dt.month.unique().tolist() == [2]
+    january = next(path for path in files_of(store) if "month=2024-01" in str(path))
+    january.write_bytes(b"would be set aside if it were read")
+    assert store.frame(part=Part(since="2024-02"))["started_at"].dt.month.unique().tolist() == [2]
 
 
 # The commands
@@ -308,6 +335,20 @@ def test_check_fails_on_a_confirmed_regression_only(store, size, code, last):
     assert ("git bisect start" in done.output) == bool(code)
     found = json.loads(invoke("history", "check", "--store", store.url, "--json").output)
     assert [finding["kind"] for finding in found] == ["regression"] * code
+
+
+def test_check_and_list_look_at_the_gpu_that_is_named(store):
+    add_series(store.url, noisy_figures(np.random.default_rng(0), step(25, 19, 0.06)))
+    steady = {**MANIFEST["device"], "uuid": "GPU-1"}
+    add_series(store.url, noisy_figures(np.random.default_rng(1), step(25, 19, 0.0)), device=steady)
+    assert [invoke("history", "check", "--store", store.url, "--gpu", gpu).exit_code for gpu in ("GPU-0", "GPU-1")] == [
+        1,
+        0,
+    ]
+    listed = invoke("history", "list", "--store", store.url, "--gpu", "GPU-1", "--last", 30, "--json")
+    assert {run["device_uuid"] for run in json.loads(listed.output)} == {"GPU-1"}
+    nothing = invoke("history", "check", "--store", store.url, "--gpu", "GPU-2", "--since", "2024-01").exception
+    assert "holds no run with a figure of GPU-2 since 2024-01; add one" in str(nothing)
 
 
 def test_check_of_an_empty_store_is_a_mistake_not_a_pass(store):

@@ -9,15 +9,19 @@ import pytest
 import rich.console
 from builders import REVISIONS, case, compiled_sweep, h200_sweep, refused, run_of, timed
 from matplotlib.image import imread
+from typer.testing import CliRunner
 
+from dsmla_bench.cli import app
+from dsmla_bench.reports.characters import printable
 from dsmla_bench.reports.curves import curves, describe
 from dsmla_bench.reports.kernel_frame import kernel_frame
 from dsmla_bench.reports.kernel_plots import gbps_figure, speed_up_figure, us_figure
 from dsmla_bench.reports.kernel_report import run_tables
-from dsmla_bench.reports.plots import save
-from dsmla_bench.reports.renderings import printable, to_csv, to_markdown, to_rich, to_text
+from dsmla_bench.reports.plots import picture
+from dsmla_bench.reports.renderings import to_csv, to_markdown, to_rich, to_text
 from dsmla_bench.reports.report import write_report
 from dsmla_bench.reports.sheet import spread
+from dsmla_bench.reports.static_plot import instructions_figure
 from dsmla_bench.reports.static_table import static_tables
 from dsmla_bench.reports.tables import kernel_tables, significant
 from dsmla_bench.results import RunError, rows_frame
@@ -243,7 +247,7 @@ def test_curves_never_mix_hot_with_cold_and_use_what_pages_there_are():
 )
 def test_pictures_of_all_sorts_of_runs(tmp_path, rows):
     for figure in (us_figure(rows), gbps_figure(rows)):
-        height, width, _ = imread(save(figure, tmp_path / "picture.png")).shape
+        height, width, _ = imread(io.BytesIO(picture(figure, "png"))).shape
         assert 400 < height < 1400
         assert 800 < width < 2200
         panels = rows[["operation", "format", "revision"]].drop_duplicates()
@@ -327,6 +331,21 @@ def test_compiled_kernels_of_several_heads_are_lines_of_their_own():
     ]
 
 
+def test_every_bar_of_compiled_kernels_names_the_heads_where_there_are_several():
+    mix = [f"global_{kind}_{bits}" for kind in ("loads", "stores") for bits in (8, 16, 32, 64, 128, 256)]
+    mix += ["shared_instructions", "barriers", "local_loads", "local_stores", "conversions"]
+    facts = dict.fromkeys([*mix, "float_instructions", "integer_instructions", "other_instructions"], 100)
+    shapes = [case(), *(case("decode", heads=heads, topk=2048) for heads in (16, 128))]
+    found = [
+        refused(shape, "compiled", "no device", registers=64, occupancy=50.0, instructions=2000, **facts)
+        for shape in shapes
+    ]
+    (axes,) = instructions_figure(rows_of(*found), default_revisions=REVISIONS).axes
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == ["write fp8_ds_mla", "decode fp8_ds_mla heads 16", "decode fp8_ds_mla heads 128"]
+    assert len([bar for bar in axes.patches if bar.get_width() == 1200]) == 3
+
+
 def test_a_suspect_row_is_told_from_others_by_its_own_axes():
     rows = rows_of(timed(case("decode", heads=64, topk=2048), 9.0, peak_gbps=0.001))
     assert "128 tokens shuffled, heads 64, topk 2048, 9.00 µs" in "".join(kernel_tables(rows).reasons)
@@ -400,16 +419,26 @@ def test_a_report_of_a_bare_unfinished_run_says_what_it_lacks(tmp_path):
 def test_a_report_that_cannot_be_written_says_where(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match=r"file: cannot write the report here .*; name a writable folder"):
-        write_report(run_of(tmp_path, []), tmp_path / "file")
+        write_report(run_of(tmp_path, [timed(case(), 2.0)]), tmp_path / "file")
+
+
+def test_a_run_without_rows_has_nothing_to_report(tmp_path):
+    run = run_of(tmp_path, [])
+    with pytest.raises(RunError, match="holds no row to report; measure some with"):
+        write_report(run)
+    assert not (run.path / "report").exists()
+    for options in ([], ["--json"]):
+        error = CliRunner().invoke(app, ["report", str(run.path), *options]).exception
+        assert "holds no row to report" in str(error)
 
 
 def test_reports_are_utf8_whatever_the_locale(tmp_path):
     run = run_of(tmp_path, [timed(case(), 2.0, device=LABEL), refused(case(provider="vllm"), "skipped", LABEL)])
     script = (
-        "import sys; from dsmla_bench.results import Run; from dsmla_bench.reports import kernel_report, renderings, "
-        "report; run = Run.load(sys.argv[1]); report.write_report(run); "
+        "import sys; from dsmla_bench.results import Run; from dsmla_bench.reports import characters, "
+        "kernel_report, renderings, report; run = Run.load(sys.argv[1]); report.write_report(run); "
         "text = renderings.to_text(kernel_report.run_tables(run, run.rows())); "
-        "print(renderings.printable(text, sys.stdout.encoding))"
+        "print(characters.printable(text, sys.stdout.encoding))"
     )
     environment = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run([sys.executable, "-c", script, run.path], env=environment, capture_output=True, check=True)

@@ -81,6 +81,19 @@ def test_a_line_cut_inside_a_character_is_set_aside_too(tmp_path):
         assert len(Run.load(run.path).measurements) == 1
 
 
+@pytest.mark.parametrize("content", [b"", b"PAR1 but not more", None], ids=["empty", "text", "cut"])
+def test_a_damaged_table_of_rows_is_named_and_the_rows_come_from_the_measurements(tmp_path, content):
+    run = run_of(tmp_path, [timed(case(), 5.0)])
+    file = run.path / "rows.parquet"
+    file.write_bytes(file.read_bytes()[:-100] if content is None else content)
+    with pytest.warns(UserWarning, match=r"rows\.parquet: cannot be read as a table .*; its rows are taken from rows"):
+        again = Run.load(run.path)
+    assert again.rows()["us"].tolist() == [5.0]
+    file.unlink()
+    with pytest.warns(UserWarning, match=r"has no rows\.parquet; it holds samples\.parquet; its rows are taken from"):
+        Run.load(run.path)
+
+
 def test_damage_before_the_last_line_is_refused_with_file_and_line(tmp_path):
     run = run_of(tmp_path, [timed(case(tokens=tokens), 5.0) for tokens in (1, 2)])
     file = run.path / "rows.jsonl"

@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from dsmla_bench.reports.accuracy_text import Row, row_name
 from dsmla_bench.reports.curves import NothingToPlotError
-from dsmla_bench.reports.plots import COLOURS, MARKERS
+from dsmla_bench.reports.plots import point_style
 from dsmla_bench.reports.sheet import GREY, SMALL, Sheet
 
 BAND = "#e6e6e6"
@@ -41,7 +41,7 @@ def forest_figure(judged: pd.DataFrame) -> Figure:
     panels = [(bounded, group) for bounded, group in drawn.groupby("bounded", sort=False)]
     longest = max(group["score_name"].nunique() for _, group in panels)
     handles: list[Any] = [
-        Line2D([], [], label=name, linestyle="", **_style(formats, name), markersize=6) for name in formats
+        Line2D([], [], label=name, **point_style(formats.index(name)), markersize=6) for name in formats
     ]
     handles.append(Patch(facecolor=BAND, label="margin"))
     sheet = Sheet(
@@ -67,7 +67,7 @@ def kl_bytes_figure(fidelity: pd.DataFrame) -> Figure:
         raise NothingToPlotError("no format has a KL above zero")
     is_floor = known["is_floor"].fillna(False).astype(bool)
     formats = [str(name) for name in known.loc[~is_floor, "format"]]
-    handles = [Line2D([], [], label=name, linestyle="", **_style(formats, name), markersize=6) for name in formats]
+    handles = [Line2D([], [], label=name, **point_style(formats.index(name)), markersize=6) for name in formats]
     floors = known[is_floor]
     if len(floors):
         handles.append(Line2D([], [], color=GREY, linestyle="--", label=f"floor: {floors['format'].iloc[0]}"))
@@ -117,7 +117,7 @@ def _draw_forest(axes: Axes, group: pd.DataFrame, formats: list[str]) -> None:
     step = 0.8 / len(formats)
     for row in group.to_dict("records"):
         place = names.index(row["score_name"]) + step * (formats.index(row["format"]) - (len(formats) - 1) / 2)
-        style = _style(formats, row["format"])
+        style = point_style(formats.index(row["format"]))
         axes.plot([row["lo"], row["hi"]], [place, place], color=style["color"], linewidth=1.4, zorder=2)
         filled = style["color"] if row["paired"] else "white"
         axes.plot([row["x"]], [place], **{**style, "markerfacecolor": filled}, markersize=5.5, zorder=3)
@@ -142,7 +142,7 @@ def _draw_kl(axes: Axes, row: dict[Any, Any], formats: list[str]) -> None:
     low, high = (
         float(row.get(name, math.nan)) if not pd.isna(row.get(name)) else math.nan for name in ("kl_lo", "kl_hi")
     )
-    style = _style(formats, str(row["format"]))
+    style = point_style(formats.index(str(row["format"])))
     if low > 0 and high > 0:
         axes.plot([x, x], [low, high], color=style["color"], linewidth=1.4)
     axes.plot([x], [y], **style, markersize=7)
@@ -158,10 +158,3 @@ def _kl_axes(axes: Axes, known: pd.DataFrame) -> None:
     axes.yaxis.set_major_locator(LogLocator(numticks=10))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-
-def _style(formats: list[str], name: str) -> dict[str, Any]:
-    """Colour and marker of a format; no two of the first 49 share both."""
-    number = formats.index(name)
-    marker = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
-    return {"color": COLOURS[number % len(COLOURS)], "marker": marker}

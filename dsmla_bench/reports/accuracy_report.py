@@ -10,6 +10,10 @@ from dsmla_bench.reports.accuracy_tables import accuracy_tables
 from dsmla_bench.reports.tables import KernelTables
 from dsmla_bench.results import Run
 
+EMBEDDED = "embedded"
+"""What a plan calls the model that is part of this project."""
+EMBEDDED_NOTE = "The embedded model ranks formats and checks the pipeline; it forecasts nothing for a real DeepSeek."
+
 
 def is_accuracy_run(run: Run) -> bool:
     """Whether the run was made by ``dsmla-bench accuracy``."""
@@ -23,7 +27,8 @@ def tables_of(run: Run) -> KernelTables:
     tables = accuracy_tables(judged_of(run), whole, title=_title(run))
     skipped = run.table("variants").query("status == 'skipped'")
     reasons = [f"{row['format']} skipped: {row['reason']}" for row in skipped.to_dict("records")]
-    return dataclasses.replace(tables, reasons=(*tables.reasons, *reasons))
+    common = EMBEDDED_NOTE if (run.manifest.get("config") or {}).get("model") == EMBEDDED else ""
+    return dataclasses.replace(tables, common=common, reasons=(*tables.reasons, *reasons))
 
 
 def judged_of(run: Run) -> pd.DataFrame:

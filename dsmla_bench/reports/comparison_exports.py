@@ -6,14 +6,14 @@ Nothing is rounded. JSON is strict: an undefined or unbounded figure is null, ne
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable
 from typing import Any
-from xml.etree import ElementTree
 
 from dsmla_bench.reports.comparison import Comparison
 from dsmla_bench.reports.comparison_tables import headline, outcome
-from dsmla_bench.reports.judged import FAILING, UNSETTLED
+from dsmla_bench.reports.judged import FAILING, UNSETTLED, Judged
+from dsmla_bench.reports.junit import Outcome, TestCase, junit_text
+from dsmla_bench.reports.plain_data import finite
 
 MOST_ANNOTATIONS = 10
 """GitHub shows so many of one level for a step, and drops the rest without a word."""
@@ -21,35 +21,20 @@ MOST_ANNOTATIONS = 10
 
 def to_document(comparison: Comparison) -> dict[str, Any]:
     """The comparison as plain data for JSON, with ``regression``: whether the exit code is 1."""
-    plain = _finite(dataclasses.asdict(comparison))
+    plain = finite(dataclasses.asdict(comparison))
     return {"regression": bool(comparison.findings), "counts": comparison.counts, **plain}
 
 
 def to_junit(comparison: Comparison) -> str:
     """JUnit XML: a test case per figure; slow, incorrect and worse fail, what is not settled or missing is skipped."""
-    skipped = [found for found in comparison.judged if found.verdict in UNSETTLED]
-    suite = ElementTree.Element(
-        "testsuite",
-        name="dsmla-bench compare",
-        tests=str(len(comparison.judged) + len(comparison.missing)),
-        failures=str(len(comparison.findings)),
-        errors="0",
-        skipped=str(len(skipped) + len(comparison.missing)),
-    )
-    for found in comparison.judged:
-        case = ElementTree.SubElement(suite, "testcase", classname=_xml(found.metric), name=_xml(found.subject))
-        if found.verdict in FAILING:
-            failure = ElementTree.SubElement(case, "failure", type=found.verdict, message=_xml(outcome(found)))
-            failure.text = f"base {comparison.base}, head {comparison.head}"
-        elif found.verdict in UNSETTLED:
-            ElementTree.SubElement(case, "skipped", message=_xml(outcome(found)))
-    for row in comparison.missing:
-        case = ElementTree.SubElement(suite, "testcase", classname="missing", name=_xml(row))
-        ElementTree.SubElement(case, "skipped", message="missing in head")
-    document = ElementTree.Element("testsuites")
-    document.append(suite)
-    ElementTree.indent(document)
-    return ElementTree.tostring(document, encoding="unicode", xml_declaration=True) + "\n"
+    runs = f"base {comparison.base}, head {comparison.head}"
+    missing = [TestCase("missing", row, "skipped", "missing", "missing in head") for row in comparison.missing]
+    return junit_text("dsmla-bench compare", [*(_test_case(found, runs) for found in comparison.judged), *missing])
+
+
+def _test_case(found: Judged, runs: str) -> TestCase:
+    result: Outcome = "failure" if found.verdict in FAILING else "skipped" if found.verdict in UNSETTLED else "passed"
+    return TestCase(found.metric, found.subject, result, found.verdict, outcome(found), details=runs)
 
 
 def to_annotations(comparison: Comparison) -> str:
@@ -73,16 +58,3 @@ def _escaped(text: str, characters: Iterable[str]) -> str:
     for character in characters:  # "%" comes first, or the escapes of the others would be escaped too
         text = text.replace(character, f"%{ord(character):02X}")
     return text
-
-
-def _xml(text: str) -> str:
-    """``text`` without the control characters that XML 1.0 cannot hold."""
-    return "".join(character for character in text if character in "\t\n" or ord(character) >= 32)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(member) for name, member in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(member) for member in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

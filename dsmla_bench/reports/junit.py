@@ -13,7 +13,7 @@ Outcome = Literal["passed", "failure", "error", "skipped"]
 
 @dataclass(frozen=True)
 class TestCase:
-    """One test case: ``kind`` and ``message`` say why it did not pass, ``seconds`` how long what it timed took."""
+    """One test case: ``kind``, ``message`` and ``details`` say why it did not pass, ``seconds`` how long that took."""
 
     __test__ = False  # no test of pytest's
 
@@ -23,6 +23,7 @@ class TestCase:
     kind: str = ""
     message: str = ""
     seconds: float | None = None
+    details: str = ""
 
 
 def junit_text(suite: str, cases: Sequence[TestCase]) -> str:
@@ -43,7 +44,8 @@ def junit_text(suite: str, cases: Sequence[TestCase]) -> str:
         if case.seconds is not None:
             made.set("time", f"{case.seconds:.12f}")
         if case.outcome != "passed":
-            ElementTree.SubElement(made, case.outcome, type=_xml(case.kind), message=_xml(case.message))
+            reason = ElementTree.SubElement(made, case.outcome, type=_xml(case.kind), message=_xml(case.message))
+            reason.text = _xml(case.details) or None
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Mapping
 
 import pandas as pd
@@ -24,15 +25,15 @@ from dsmla_bench.reports.sections import Section, drawn
 from dsmla_bench.reports.static_plot import instructions_figure
 from dsmla_bench.reports.static_table import has_static_facts, static_tables
 from dsmla_bench.reports.tables import KernelTables, counts, kernel_tables
-from dsmla_bench.results import Run
+from dsmla_bench.results import Run, RunError
 from dsmla_bench.rows import OWN_AXES
 
 FIGURES = {"us": us_figure, "gbps": gbps_figure, "speed_up": speed_up_figure}
 
 
 def kernel_section(run: Run, baseline: str = BASELINE) -> Section:
-    """The section of a sweep or of ``dsmla-bench compile``."""
-    rows = run.rows()
+    """The section of a sweep or of ``dsmla-bench compile``. Raises RunError when it has no row."""
+    rows = measured_rows(run)
     where = _where(rows)
     tables = run_tables(run, rows, baseline)
     return Section(
@@ -43,6 +44,14 @@ def kernel_section(run: Run, baseline: str = BASELINE) -> Section:
         pictures=drawn(_figures(rows, baseline, default_revisions(run))),
         data={"rows": rows, "table": kernel_frame(rows, baseline)},
     )
+
+
+def measured_rows(run: Run) -> pd.DataFrame:
+    """The rows of a run that has some. Raises RunError for one without, of which a report would say nothing."""
+    rows = run.rows()
+    if rows.empty:
+        raise RunError(f"{run.path}: holds no row to report; measure some with `dsmla-bench kernels --resume`")
+    return rows
 
 
 def run_tables(run: Run, rows: pd.DataFrame, baseline: str = BASELINE) -> KernelTables:
@@ -90,12 +99,15 @@ def _figures(rows: pd.DataFrame, baseline: str, revisions: Mapping[str, str]) ->
 
 
 def _picture_groups(rows: pd.DataFrame) -> dict[str, list[str]]:
-    """Suffix of a picture's name → the operations that it draws: those without own axes together, others alone."""
+    """Suffix of a picture's name → the operations that it draws: those without own axes together, others alone.
+
+    The suffix becomes part of a file's name, and the operation's may come from anywhere.
+    """
     operations = list(in_order(rows)["operation"].unique())
     own = [name for name in operations if rows.loc[rows["operation"] == name, list(OWN_AXES)].notna().any(axis=None)]
     shared = [name for name in operations if name not in own]
     groups = {"": shared} if shared or not own else {}
-    return groups | {f"_{name}": [name] for name in own}
+    return groups | {f"_{re.sub('[^A-Za-z0-9_-]', '-', name)}": [name] for name in own}
 
 
 def _compiled_beside_timed(run: Run, rows: pd.DataFrame) -> dict[str, KernelTables]:

@@ -149,14 +149,19 @@ def _bytes_written(rows: pd.DataFrame, revisions: Mapping[str, str]) -> Iterator
 
 
 def _times(group: str, lines: Mapping[str, pd.Series[Any]], provider: str) -> Measure:
-    """A provider's times with their marks; the status of a row without one."""
+    """A provider's times with their marks; the status of a row without one.
+
+    A launch-bound time says nothing about a format, so formats are not weighed by it.
+    """
     cells, values = {}, {}
     for name, line in lines.items():
-        us, status = line[f"{provider}_us"], line[f"{provider}_status"]
+        us, status, launch_bound = (line[f"{provider}_{metric}"] for metric in ("us", "status", "launch_bound"))
         if pd.isna(us):
             cells[name] = UNDEFINED if pd.isna(status) else str(status)
-        else:
-            cells[name], values[name] = significant(us) + marks(line, provider), float(us)
+            continue
+        cells[name] = significant(us) + marks(line, provider)
+        if pd.isna(launch_bound) or not launch_bound:
+            values[name] = float(us)
     return Measure(group, f"{provider} µs", cells, values, "time" if provider == BASELINE else "")
 
 

@@ -6,8 +6,8 @@ without pyplot and its global state, on the sheet that ``sheet`` lays out.
 
 from __future__ import annotations
 
+import io
 import warnings
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -27,11 +27,11 @@ def point_style(number: int) -> dict[str, Any]:
     return {"color": COLOURS[number % len(COLOURS)], "marker": marker, "linestyle": ""}
 
 
-def save(figure: Figure, path: Path) -> Path:
-    """Write ``figure`` as a PNG or an SVG, as the suffix says, and return ``path``. Letters of an SVG are outlines."""
-    kind = path.suffix.removeprefix(".")
+def picture(figure: Figure, kind: str) -> bytes:
+    """``figure`` as a "png" or an "svg" file. Letters of an SVG are outlines."""
+    file = io.BytesIO()
     with warnings.catch_warnings(), mpl.rc_context({"svg.hashsalt": "dsmla-bench", "svg.fonttype": "path"}):
         # A device or run name may hold characters that the font lacks: a box in the picture says so well enough.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure.savefig(path, dpi=DPI, format=kind, metadata=METADATA[kind])
-    return path
+        figure.savefig(file, dpi=DPI, format=kind, metadata=METADATA[kind])
+    return file.getvalue()

@@ -18,11 +18,11 @@ import rich.console
 import rich.markup
 import rich.table
 
+from dsmla_bench.reports.characters import harmless
 from dsmla_bench.reports.tables import MARKS, Column, KernelTables, Table
 from dsmla_bench.rows import FINDINGS
 
 _GAP = "  "
-_ASCII = str.maketrans({"µ": "u", "–": "-", "×": "x", "†": "+", "·": "-", "…": "..."})
 
 
 def to_csv(frame: pd.DataFrame) -> str:
@@ -64,15 +64,6 @@ def to_rich(report: KernelTables, width: int | None = None) -> list[rich.table.T
         pieces = _split(table, fits)
         made += [_rich_table(piece) for piece in pieces] if pieces else [_rich_stack(table)]
     return made
-
-
-def printable(text: str, encoding: str | None) -> str:
-    """``text`` as a stream of this encoding can print it: µs as us, other characters that it lacks as escapes."""
-    try:
-        text.encode(encoding or "ascii")
-    except UnicodeEncodeError:
-        return text.translate(_ASCII).encode(encoding or "ascii", "backslashreplace").decode(encoding or "ascii")
-    return text
 
 
 def _split(table: Table, fits: Callable[[Table], bool]) -> list[Table]:
@@ -151,21 +142,26 @@ def escape_markdown(text: str) -> str:
 
 
 def _rich_table(table: Table) -> rich.table.Table:
-    made = rich.table.Table(title=rich.markup.escape(table.title), box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    made = rich.table.Table(title=_shown(table.title), box=rich.box.SIMPLE_HEAD, pad_edge=False)
     for column in table.columns:
         cells = _padded(column)
-        head = f"{column.group}\n{column.name}" if column.group else f"\n{column.name}"
+        head = f"{_shown(column.group)}\n{_shown(column.name)}"
         made.add_column(
             head, justify="right" if column.numeric else "left", no_wrap=True, min_width=max(map(len, cells))
         )
     for line in zip(*map(_padded, table.columns), strict=True):
-        made.add_row(*[f"[red]{cell}[/red]" if cell.strip() in FINDINGS else cell for cell in line])
+        made.add_row(*[f"[red]{_shown(cell)}[/red]" if cell.strip() in FINDINGS else _shown(cell) for cell in line])
     return made
 
 
 def _rich_stack(table: Table) -> rich.table.Table:
-    made = rich.table.Table(title=rich.markup.escape(table.title), box=None, show_header=False)
+    made = rich.table.Table(title=_shown(table.title), box=None, show_header=False)
     made.add_column(overflow="fold")
     for line in _stacked(table):
-        made.add_row(rich.markup.escape(line))
+        made.add_row(_shown(line))
     return made
+
+
+def _shown(text: str) -> str:
+    """``text`` as rich shows it as it is: no markup of its own, no character that steers the terminal."""
+    return rich.markup.escape(harmless(text))

@@ -18,15 +18,15 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from dsmla_bench.places import Place, Where, failing_as, place, write_whole
 from dsmla_bench.reports.comparison import compare
 from dsmla_bench.reports.measures import comparison_measure
 from dsmla_bench.reports.page import Document, to_html
 from dsmla_bench.reports.pareto_plot import pareto_figure
-from dsmla_bench.reports.plots import save
+from dsmla_bench.reports.plots import picture
 from dsmla_bench.reports.renderings import to_csv
 from dsmla_bench.reports.report_markdown import report_markdown
 from dsmla_bench.reports.run_sections import comparison_section, section_of
@@ -38,27 +38,34 @@ from dsmla_bench.results import Run, RunError
 SUFFIXES = ("png", "svg")
 
 
-def write_report(runs: Run | Sequence[Run], out: Path | None = None) -> list[Path]:
-    """Write the report of ``runs`` into the folder ``out``; the files written, index.html and report.md first.
+def write_report(runs: Run | Sequence[Run], out: Where | None = None) -> list[Place]:
+    """Write the report of ``runs`` into the folder or URL ``out``; the files written, index.html and report.md first.
 
     ``out`` is ``report`` in the first run's folder by default. A picture that there is nothing to draw for is left out,
-    and the page says why. Raises RunError when a run lacks its tables or the folder cannot be written.
+    and the page says why. Raises RunError when the runs have no row, one lacks its tables, or ``out`` is not writable.
     """
     runs = [runs] if isinstance(runs, Run) else list(runs)
-    out = runs[0].path / "report" if out is None else Path(out)
-    document = document_of(runs)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        texts = {"index.html": to_html(document), "report.md": report_markdown(document)}
-        written = [_write(out / name, text) for name, text in texts.items()]
-        for section in document.sections:
-            written += [_write(out / f"{name}.csv", to_csv(frame)) for name, frame in section.data.items()]
-        pictures = [document.pictures, *(section.pictures for section in document.sections)]
-        figures = {name: figure for found in pictures for name, figure in found.items() if isinstance(figure, Figure)}
-        written += [save(figure, out / f"{name}.{kind}") for name, figure in figures.items() for kind in SUFFIXES]
-        return written
-    except OSError as error:
-        raise RunError(f"{out}: cannot write the report here ({error.strerror}); name a writable folder") from error
+    folder = runs[0].path / "report" if out is None else place(out)
+    written = []
+    for name, content in _files(document_of(runs)):
+        with failing_as(RunError, folder, "cannot write the report here", "name a writable folder"):
+            write_whole(folder / name, content)  # a link of that name is replaced, not followed
+        written.append(folder / name)
+    return written
+
+
+def _files(document: Document) -> Iterator[tuple[str, bytes]]:
+    """Name and content of every file of a report."""
+    yield "index.html", to_html(document).encode("utf-8")
+    yield "report.md", report_markdown(document).encode("utf-8")
+    for section in document.sections:
+        for name, frame in section.data.items():
+            yield f"{name}.csv", to_csv(frame).encode("utf-8")
+    pictures = [document.pictures, *(section.pictures for section in document.sections)]
+    figures = {name: figure for found in pictures for name, figure in found.items() if isinstance(figure, Figure)}
+    for name, figure in figures.items():
+        for kind in SUFFIXES:
+            yield f"{name}.{kind}", picture(figure, kind)
 
 
 def document_of(runs: Sequence[Run]) -> Document:
@@ -107,8 +114,3 @@ def _with_names(sections: Sequence[Section]) -> Iterator[Section]:
 
 def _numbered(name: str, number: int) -> str:
     return name if number == 1 else f"{name}-{number}"
-
-
-def _write(path: Path, text: str) -> Path:
-    path.write_text(text, encoding="utf-8", newline="\n")
-    return path

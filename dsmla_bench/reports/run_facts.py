@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +29,7 @@ def run_facts(run: Run, rows: str) -> tuple[str, ...]:
     packages = {name: version for name, version in (manifest.get("packages") or {}).items() if version}
     facts = {
         "run": _run(manifest),
-        "device": _device(manifest.get("device") or {}),
+        "device": _devices(manifest),
         "targets": "; ".join(_target(*target) for target in (manifest.get("targets") or {}).items()),
         "packages": ", ".join(f"{name} {version}" for name, version in packages.items()),
         "rows": rows,
@@ -44,6 +45,15 @@ def _run(manifest: Mapping[str, Any]) -> str:
     version = f"dsmla-bench {manifest['tool_version']}" if manifest.get("tool_version") else None
     started = f"started {manifest['started_at']}" if manifest.get("started_at") else None
     return ", ".join(str(part) for part in (manifest.get("run_id"), version, started, ended) if part)
+
+
+def _devices(manifest: Mapping[str, Any]) -> str:
+    """The run's device, or how many it had of each kind."""
+    several = [device for device in manifest.get("devices") or [] if isinstance(device, dict)]
+    if len(several) < 2:
+        return _device(manifest.get("device") or {})
+    kinds = Counter(_device({**device, "uuid": None}) for device in several)
+    return "; ".join(f"{count} × {kind}" for kind, count in kinds.items())
 
 
 def _device(device: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """A picture of compiled kernels: what their machine code consists of, a panel of bars per target.
 
-A bar is the kernel that an operation and format launch at the largest size: its instructions by class, each counted
-once, with registers per thread and theoretical occupancy at its end. Colours are Okabe and Ito's; hatches tell the
-classes apart in black and white.
+A bar is the kernel that an operation and format (with so many heads, where it has any) launch at the largest size: its
+instructions by class, each counted once, with registers per thread and theoretical occupancy at its end. Colours are
+Okabe and Ito's; hatches tell the classes apart in black and white.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from dsmla_bench.reports.curves import NothingToPlotError
 from dsmla_bench.reports.sheet import GREY, SMALL, Sheet, plain_numbers
 from dsmla_bench.reports.static_table import has_static_facts, kernels_of
 from dsmla_bench.reports.tables import format_label, significant
+from dsmla_bench.rows import OWN_AXES
 
 COLUMNS = 2
-NAMED = ["operation", "format", "revision", "provider"]
+NAMED = ["operation", "format", "revision", "provider", *OWN_AXES]
 EDGE = "#444444"
 BAR = 0.21
 """Inches of height for one bar."""
@@ -67,13 +68,25 @@ def instructions_figure(rows: pd.DataFrame, *, default_revisions: Mapping[str, s
 
 
 def _names(kernels: pd.DataFrame, rows: pd.DataFrame, revisions: Mapping[str, str]) -> dict[tuple[str, ...], str]:
-    """Every kernel of any target → what its bar is called; the provider is named where there are several."""
+    """Every kernel of any target → what its bar is called.
+
+    The provider and the axes of its operation alone (heads, …) are named where there are several.
+    """
     several = kernels["provider"].nunique() > 1
-    keys = kernels[NAMED].drop_duplicates().itertuples(index=False, name=None)
-    return {
-        key: " ".join([key[0], format_label(rows, key[1], key[2], revisions), *([key[3]] if several else [])])
-        for key in keys
-    }
+    varying = kernels.groupby("operation", sort=False)[list(OWN_AXES)].nunique() > 1
+    names = {}
+    for operation, format, revision, provider, *own in _keys(kernels):
+        axes = [f"{axis} {value}" for axis, value in zip(OWN_AXES, own, strict=True) if varying.loc[operation, axis]]
+        label = format_label(rows, format, revision, revisions)
+        parts = [operation, label, *([provider] if several else []), *axes]
+        names[operation, format, revision, provider, *own] = " ".join(parts)
+    return names
+
+
+def _keys(kernels: pd.DataFrame) -> list[tuple[str, ...]]:
+    """What tells the bars of one target apart, as texts; "" for an axis that the operation does not have."""
+    texts = kernels[NAMED].astype("string").fillna("")
+    return list(texts.itertuples(index=False, name=None))
 
 
 def _legend(kernels: pd.DataFrame) -> list[Patch]:
@@ -85,7 +98,7 @@ def _legend(kernels: pd.DataFrame) -> list[Patch]:
 
 
 def _largest(kernels: pd.DataFrame) -> pd.DataFrame:
-    """For every target, operation and format the kernel of the largest size, with the classes that are drawn."""
+    """For every target and bar the kernel of the largest size, with the classes that are drawn."""
     kernels = kernels.sort_values("last", kind="stable").drop_duplicates(["arch", *NAMED], keep="last").sort_index()
     return kernels.assign(
         shared=kernels["shared_instructions"] + kernels["barriers"],
@@ -95,7 +108,7 @@ def _largest(kernels: pd.DataFrame) -> pd.DataFrame:
 
 def _draw_bars(axes: Axes, group: pd.DataFrame, names: list[tuple[str, ...]]) -> None:
     """A stacked bar for each kernel of one target at the place of its name."""
-    places = [names.index(key) for key in group[NAMED].itertuples(index=False, name=None)]
+    places = [names.index(key) for key in _keys(group)]
     start = np.zeros(len(group))
     for name, (_, colour, hatch) in CLASSES.items():
         counts = group[name].to_numpy(float)

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from dsmla_bench.history import History
+from dsmla_bench.history import EVERYTHING, History, Part
 from dsmla_bench.history_rows import TABLES, HistoryError
 from dsmla_bench.reports.metrics import EXACT_TOLERANCE, METRICS, Metric
 from dsmla_bench.reports.segments import KERNEL, MARKS, Integers, Segment, segments_of, stretches
@@ -139,15 +139,15 @@ def columns_of(table: str) -> list[str]:
     return list(dict.fromkeys([*TABLES[table].axes, "status", "reason", *MARKS, *drawn]))
 
 
-def read_trends(history: History, since: str | None = None) -> list[Trends]:
-    """The trends of every table that has some, of runs from the month ``since`` ("2026-11") on.
+def read_trends(history: History, part: Part = EVERYTHING) -> list[Trends]:
+    """The trends of every table that has some, in that part of the history.
 
     Raises HistoryError when none has or the history cannot be read.
     """
-    tables = [trends_of(history.frame(table, columns_of(table), since), table) for table in WATCHED]
+    tables = [trends_of(history.frame(table, columns_of(table), part), table) for table in WATCHED]
     known = [trends for trends in tables if trends.trends]
     if not known:
-        raise HistoryError(f"{history.url}: holds no run with a figure; add one with `dsmla-bench history add`")
+        raise HistoryError(f"{history.url}: holds no run with a figure{part}; add one with `dsmla-bench history add`")
     return known
 
 
