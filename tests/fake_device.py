@@ -5,7 +5,8 @@ file, named by the worker configuration as the library of a provider called ``sc
 
     times    {provider: µs}: what one launch takes, by every method
     samples  {provider: {method: [µs, …]}}: raw samples in place of that
-    faults   {"<provider> <tokens>": fault}: oom, hang, kill, illegal or throttle, in place of timing that case
+    faults   {"<provider> <tokens>": fault}: oom, hang, kill, illegal, gone, throttle or shared, while timing that case
+    gone     a file that is there once the device is not
     log      a file that gets one line per case timed
 """
 
@@ -26,6 +27,9 @@ from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.interpreter import corrected_conversions
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
+LOST, NONE_THERE = "CUDA error: unspecified launch failure", "CUDA error: no CUDA-capable device is detected"
+HINTS = "\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\nCompile with `TORCH_USE_CUDA_DSA` to enable more.\n"
+"""What torch adds to CUDA's words."""
 
 
 class FakeDevice:
@@ -39,6 +43,7 @@ class FakeDevice:
         self.samples = {}
         self.facts = {}
         self.fault = None
+        self.gone = None
 
     def calibrate(self, methods):
         return {"floor_us": 0.7, "quantum_us": 0.001, "copy_gbps": 4000.0, "matmul_tflops": 800.0, "sm_mhz": 1980.0}
@@ -52,13 +57,17 @@ class FakeDevice:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB")
         if self.fault == "illegal":
             raise RuntimeError(f"{ILLEGAL}\nCUDA kernel errors might be reported asynchronously")
+        if self.fault == "gone":
+            self.gone.touch()
+            raise RuntimeError(LOST)
         if self.fault == "hang":
             time.sleep(3600)
         if self.fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         throttled = {"throttle_reasons": "thermal (hardware)", "sm_mhz": 1400.0} if self.fault == "throttle" else {}
         samples = {method: self.samples[method] for method in methods}
-        return Timing(samples, {"sm_mhz": 1980.0, **self.facts, **throttled}, [bind(0)])
+        shared = {"other_processes": 2 * (self.fault == "shared")}
+        return Timing(samples, {"sm_mhz": 1980.0, **self.facts, **throttled, **shared}, [bind(0)])
 
 
 class FakeBench:
@@ -68,6 +77,9 @@ class FakeBench:
         self.config = config
         self.script = json.loads(Path(config.libraries["script"]).read_text())
         self.device = FakeDevice()
+        self.device.gone = Path(self.script.get("gone", "never"))
+        if self.device.gone.exists():
+            raise RuntimeError(NONE_THERE + HINTS)
         self.bench = MeasureBench(config, self.device)
 
     def measure(self, case):

@@ -77,7 +77,7 @@ def main():
 
     interrupted = False
     try:
-        take_turns(run.path, measure, sys.stdin, answers)
+        take_turns(str(run.path), measure, sys.stdin, answers)
     except KeyboardInterrupt:
         interrupted = True
     run.finish(interrupted=interrupted)

@@ -14,6 +14,7 @@ from builders import run_of, timed
 from dsmla_bench.bench import gate, manifest
 from dsmla_bench.bench.cases import shape_of
 from dsmla_bench.bench.compile_ahead import compile_ahead
+from dsmla_bench.bench.gpus import Gpu
 from dsmla_bench.bench.tune import PROVIDER, TunePlan, candidates, choices, launch_of, tunable
 from dsmla_bench.bench.worker import WorkerConfig
 from dsmla_bench.cli import main
@@ -159,9 +160,8 @@ def tune(tmp_path, monkeypatch, capfd):
     def run(*arguments, **script):
         file = tmp_path / "script.json"
         file.write_text(json.dumps(script))
-        monkeypatch.setattr(manifest, "find_device", lambda arch=None: (0, SM90))
+        monkeypatch.setattr(manifest, "find_devices", lambda: [Gpu(0, "Fake GPU", "GPU-0", "sm90")])
         monkeypatch.setattr(manifest, "describe_device", lambda index: {"name": "Fake GPU"})
-        monkeypatch.setattr(manifest, "device_uuid", lambda index: "GPU-0")
         config = WorkerConfig("fake_tuning:FakeTuneBench", libraries={"script": str(file)}, methods=("activity",))
         monkeypatch.setattr(TunePlan, "_worker_config", config)
         monkeypatch.setattr("dsmla_bench.bench.tune.compile_ahead", lambda cases, *where: None)

@@ -26,7 +26,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import IO, Any
 
 from dsmla_bench.rows import Measurement
@@ -61,9 +60,9 @@ class Side:
         except OSError as error:
             raise ValueError(f"--{name} {self.command[0]}: cannot be started ({error.strerror})") from error
 
-    def wait_until_ready(self) -> Path:
-        """The folder of the run that this side writes. Raises SideError when it ends instead."""
-        return Path(self._answer()["run"])
+    def wait_until_ready(self) -> str:
+        """The folder or URL of the run that this side writes. Raises SideError when it ends instead."""
+        return str(self._answer()["run"])
 
     def measure(self, process: int, rows: Collection[str] | None = None) -> int:
         """Have one process measured; how many measurements that took. Raises SideError when the side ends instead."""
@@ -111,9 +110,9 @@ def alternate(
             side.measure(process, rows)
 
 
-def take_turns(run: Path, measure: MeasureProcess, turns: Iterable[str], answers: IO[str]) -> None:
+def take_turns(run: str, measure: MeasureProcess, turns: Iterable[str], answers: IO[str]) -> None:
     """The side's end: measure what each line of ``turns`` asks for, until they end."""
-    _say(answers, {"run": str(run)})
+    _say(answers, {"run": run})
     for line in turns:
         turn = json.loads(line)
         measured = sum(1 for _ in measure(turn["process"], turn["rows"]))

@@ -9,7 +9,6 @@ import contextlib
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from dsmla_bench.bench import manifest
@@ -17,6 +16,7 @@ from dsmla_bench.bench.cases import Axes, expand
 from dsmla_bench.bench.cross_compile import compile_cases
 from dsmla_bench.bench.worker import WorkerConfig
 from dsmla_bench.kernels.arch import Architecture
+from dsmla_bench.places import Where
 from dsmla_bench.results import Run, config_hash
 from dsmla_bench.rows import Case, Measurement
 
@@ -39,7 +39,7 @@ class CompilePlan:
         """Every case, target by target."""
         return [case for arch in self.architectures for case in expand(self.axes, arch)]
 
-    def create_run(self, results: Path) -> Run:
+    def create_run(self, results: Where) -> Run:
         """A new run folder below ``results`` with the plan's manifest."""
         names = ", ".join(arch.label for arch in self.architectures)
         settings = {"config": self.config, "config_sha256": config_hash(self.config)}

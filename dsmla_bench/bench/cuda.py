@@ -99,6 +99,7 @@ class CudaDevice:
             calls = [call, *(bind(index) for index in range(1, rotation.buffers))]
             launches, before = [calls[index % rotation.buffers] for index in range(long)], self._flush
         clocks, reasons, samples, replays = [self.sm_mhz()], self._throttle_reasons(), {}, []
+        others = [self._other_processes()]
         facts: dict[str, Any] = {}
         for method in methods:
             timed = _TimedLaunches(launches, short, before, method)
@@ -106,11 +107,17 @@ class CudaDevice:
             replays.append(timed.replay)
             clocks.append(self.sm_mhz())
             reasons |= self._throttle_reasons()
+            others.append(self._other_processes())
         facts |= {"sm_mhz": min(clocks), "throttle_reasons": ", ".join(sorted(reasons)) or None}
+        facts["other_processes"] = max(others)
         return Timing(samples, facts, replays)
 
     def _throttle_reasons(self) -> set[str]:
         return set(self.nvml.throttle_reasons()) if self.nvml else set()
+
+    def _other_processes(self) -> int:
+        """How many other processes compute on the device; 0 where nothing tells."""
+        return (self.nvml.other_processes() or 0) if self.nvml else 0
 
     def spin(self, microseconds: float) -> Call:
         """A call that spins for so long by the multiprocessor's cycle counter."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from dsmla_bench import __version__
+from dsmla_bench.bench.gpus import Gpu
 from dsmla_bench.bench.nvml import driver_version, open_nvml
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats import default_formats
@@ -19,15 +20,20 @@ from dsmla_bench.kernels.formats import default_formats
 PACKAGES = ("torch", "triton", "vllm", "flash-mla", "flashinfer-python", "numpy", "pandas", "lm-eval", "transformers")
 
 
+def find_devices() -> list[Gpu]:
+    """Every CUDA device of this machine, by index."""
+    found = []
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        properties = torch.cuda.get_device_properties(index)
+        arch = Architecture(properties.major, properties.minor)
+        found.append(Gpu(index, properties.name, str(properties.uuid), arch.name))
+    return found
+
+
 def find_device(arch: Architecture | None = None) -> tuple[int, Architecture] | None:
     """Index and architecture of the first CUDA device, of ``arch`` where that is given; None without one."""
-    if not torch.cuda.is_available():
-        return None
-    for index in range(torch.cuda.device_count()):
-        found = Architecture.from_capability(torch.cuda.get_device_capability(index))
-        if arch is None or found == arch:
-            return index, found
-    return None
+    found = ((gpu.index, Architecture.parse(gpu.arch)) for gpu in find_devices())
+    return next((device for device in found if arch is None or device[1] == arch), None)
 
 
 def describe() -> dict[str, Any]:
@@ -59,11 +65,6 @@ def describe_device(index: int) -> dict[str, Any]:
         "driver": driver_version(),
         **(nvml.describe() if nvml else {"nvml": "not available"}),
     }
-
-
-def device_uuid(index: int) -> str:
-    """The uuid of a CUDA device."""
-    return str(torch.cuda.get_device_properties(index).uuid)
 
 
 def file_sha256(path: str | Path) -> str | None:

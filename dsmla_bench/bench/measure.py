@@ -139,7 +139,7 @@ def _only_read(operation: Operation, inputs: Any) -> dict[str, torch.Tensor]:
 
 
 def cuda_bench(config: WorkerConfig) -> MeasureBench:
-    """The bench of worker kind ``cuda``: on the CUDA device that the configuration names."""
+    """The bench of worker kind ``cuda``: on the one CUDA device that a worker sees."""
     from dsmla_bench.bench.cuda import CudaDevice
 
-    return MeasureBench(config, CudaDevice(config.device))
+    return MeasureBench(config, CudaDevice(0))

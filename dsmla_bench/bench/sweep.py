@@ -2,8 +2,8 @@
 
 ``measure`` runs on a device: ``processes`` workers one after another, each with an order of its own, because what
 differs between processes (addresses, the mapping of programs to multiprocessors) does not show within one. A case that
-an earlier process skipped or found wrong is not asked again. ``check_offline`` runs where there is no device: each case
-once through the compiler and once through the interpreter.
+an earlier process skipped or found wrong is not asked again. ``bench.fleet`` does the same on several devices at once.
+``check_offline`` runs where there is no device: each case once through the compiler and once through the interpreter.
 
 Both are generators over finished measurements, so that the caller can draw a progress bar and stop at any time. Both
 append to the run as they go and leave out what it already holds, so that a sweep that was cut short can be resumed.
@@ -18,28 +18,35 @@ from collections.abc import Generator, Sequence
 from dsmla_bench.bench.cases import shuffled
 from dsmla_bench.bench.cross_compile import compile_cases, default_workers
 from dsmla_bench.bench.worker import Worker, WorkerConfig
+from dsmla_bench.bench.workers import Workers
 from dsmla_bench.results import Run
 from dsmla_bench.rows import Case, Measurement
 
 
 def measure(run: Run, cases: Sequence[Case], config: WorkerConfig, processes: int) -> Generator[Measurement]:
     """Measure every case in ``processes`` fresh processes; yields and appends each measurement."""
-    for process in range(processes):
-        yield from measure_process(run, cases, config, process)
+    with contextlib.closing(Workers(config, processes)) as workers:
+        for process in range(processes):
+            yield from _measure(run, cases, workers, process)
 
 
 def measure_process(run: Run, cases: Sequence[Case], config: WorkerConfig, process: int) -> Generator[Measurement]:
     """Measure every case in one fresh process; yields and appends each measurement."""
-    settled = {m.case for m in run.measurements if m.status != "ok" or m.process == process}
-    worker = Worker(dataclasses.replace(config, process=process))
-    try:
-        for case in shuffled(list(dict.fromkeys(cases)), config.seed + process):
-            if case not in settled:
-                measurement = worker.measure(case)
-                run.append(measurement)
-                yield measurement
-    finally:
-        worker.stop()
+    with contextlib.closing(Workers(config, process + 1)) as workers:
+        yield from _measure(run, cases, workers, process)
+
+
+def _measure(run: Run, cases: Sequence[Case], workers: Workers, process: int) -> Generator[Measurement]:
+    for case in lacking(run.measurements, cases, process, workers.config.seed):
+        measurement = workers.measure(case, process)
+        run.append(measurement)
+        yield measurement
+
+
+def lacking(measurements: Sequence[Measurement], cases: Sequence[Case], process: int, seed: int) -> list[Case]:
+    """The cases that ``process`` still has to measure, in its order."""
+    settled = {m.case for m in measurements if m.status != "ok" or m.process == process}
+    return [case for case in shuffled(list(dict.fromkeys(cases)), seed + process) if case not in settled]
 
 
 def check_offline(

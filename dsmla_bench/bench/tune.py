@@ -12,12 +12,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from dsmla_bench.bench import manifest
 from dsmla_bench.bench.cases import expand, format_of, operation_of, shape_of, why_not
 from dsmla_bench.bench.compile_ahead import compile_ahead
 from dsmla_bench.bench.cross_compile import default_workers
@@ -29,6 +27,7 @@ from dsmla_bench.kernels.formats import CacheFormat
 from dsmla_bench.kernels.launch import Launch
 from dsmla_bench.kernels.operations import Operation, all_operations
 from dsmla_bench.kernels.providers.triton import TritonProvider
+from dsmla_bench.places import Where
 from dsmla_bench.results import Run
 from dsmla_bench.rows import Case, Measurement
 
@@ -90,7 +89,7 @@ class TunePlan(SweepPlan):
             arch: [case for plain in self._plain(arch) for case in choices(plain)[0]] for arch in self.architectures
         }
 
-    def create_run(self, results: Path) -> Run:
+    def create_run(self, results: Where) -> Run:
         """A new run folder below ``results``; its manifest says which rows the tables choose."""
         run = super().create_run(results)
         plain = [case for arch in self.architectures for case in self._plain(arch)]
@@ -101,8 +100,8 @@ class TunePlan(SweepPlan):
     def run(self, run: Run) -> Generator[Measurement]:
         """Compile every kernel, then measure; yields and appends one measurement at a time."""
         for arch, cases in self.cases().items():
-            if (found := manifest.find_device(arch)) is not None:
-                compile_ahead(cases, launch_of, found[0], default_workers())
+            for gpu in self.gpus(arch):
+                compile_ahead(cases, launch_of, gpu.index, default_workers())
         yield from super().run(run)
 
     def _plain(self, arch: Architecture) -> list[Case]:

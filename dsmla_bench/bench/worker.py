@@ -1,6 +1,8 @@
 """A worker process: reads cases from standard input, one JSON object a line, answers each with one Measurement.
 
-``Worker`` is the parent's end. The child is ``python -m dsmla_bench.bench.worker KIND``, with KIND one of
+Its first line is ``begin``: until then the child imports what it needs and leaves the device alone, so that a worker
+can be prepared while the one before it still measures. ``Worker`` is the parent's end. The child is
+``python -m dsmla_bench.bench.worker KIND``, with KIND one of
 
     cuda        gate and time on a CUDA device
     interpret   gate in Triton's interpreter (the parent sets TRITON_INTERPRET=1)
@@ -20,6 +22,7 @@ import importlib
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -28,14 +31,16 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 from dsmla_bench.rows import Case, Measurement
 
-READY = "ready"
+BEGIN, READY = "begin", "ready"
 KEPT_ERROR_LINES = 100
 ALLOWED_FAILED_STARTS = 2
 """After so many starts in a row that failed, every further case gets the last one's reason at once."""
+EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception): ")
+"""How the line of a traceback begins that names the exception; torch lets lines of advice follow."""
 PR_SET_PDEATHSIG = 1
 KINDS = {
     "cuda": ("dsmla_bench.bench.measure", "cuda_bench"),
@@ -48,7 +53,9 @@ KINDS = {
 class WorkerConfig:
     """How a worker is started. ``libraries`` maps providers to compiled operator libraries; times are in seconds.
 
-    ``device`` is the index of the CUDA device to measure on.
+    ``device`` is the index of the device to measure on, which the child sees alone and as its device 0;
+    ``device_columns`` is what every row says of it, and ``machine`` the module that knows the devices that there are
+    (``bench.gpus.Machine``).
 
     ``methods`` are timed in this order, the first one being the headline.
     A ``kind`` of the form "module:class" names a bench that is not one of KINDS (a fake device, say).
@@ -58,6 +65,8 @@ class WorkerConfig:
     process: int = 0
     seed: int = 0
     device: int = 0
+    device_columns: Mapping[str, Any] = field(default_factory=dict)
+    machine: str = "dsmla_bench.bench.manifest"
     libraries: Mapping[str, str] = field(default_factory=dict)
     methods: Sequence[str] = ("activity", "graph")
     start_timeout_s: float = 300.0
@@ -84,11 +93,21 @@ class Worker:
         self._process: subprocess.Popen[str] | None = None
         self._answers: queue.Queue[str | None] = queue.Queue()
         self._errors: deque[str] = deque(maxlen=KEPT_ERROR_LINES)
+        self._ready = False
         self._failed_starts: list[tuple[str, str]] = []
+
+    def prepare(self) -> None:
+        """Start the child without waiting for it. It leaves the device alone until the first case is asked."""
+        if self._process is None:
+            self._spawn()
 
     def measure(self, case: Case) -> Measurement:
         """The child's measurement of ``case``, or the status that says how the child failed."""
-        if self._process is None:
+        measurement = self._measure(case)
+        return dataclasses.replace(measurement, facts={**self.config.device_columns, **measurement.facts})
+
+    def _measure(self, case: Case) -> Measurement:
+        if not self._ready:
             if len(self._failed_starts) >= ALLOWED_FAILED_STARTS:
                 return self._failed(case, *self._failed_starts[-1])
             failure = self._start()
@@ -129,11 +148,29 @@ class Worker:
             assert stream is not None
             with contextlib.suppress(OSError):  # a dead child's stdin may still hold the question
                 stream.close()
-        self._process = None
+        self._process, self._ready = None, False
+
+    def interrupt(self) -> None:
+        """End the child from another thread than the one that asks it, which is then answered that it died."""
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     def _start(self) -> tuple[str, str] | None:
         """Start the child and wait until it is ready; status and reason when it never is."""
+        self.prepare()
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it died while it was prepared, which the missing answer shows
+            self._process.stdin.write(BEGIN + "\n")
+            self._process.stdin.flush()
+        self._ready = self._answer(self.config.start_timeout_s) == READY
+        return None if self._ready else self._why_no_answer(self.config.start_timeout_s)
+
+    def _spawn(self) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+        environment["CUDA_VISIBLE_DEVICES"] = _visible(self.config.device)
         environment.pop("TRITON_INTERPRET", None)
         if self.config.kind == "interpret":
             environment["TRITON_INTERPRET"] = "1"
@@ -155,9 +192,6 @@ class Worker:
             (_keep, self._process.stderr, self._errors),
         ):
             threading.Thread(target=pump, args=(stream, target), daemon=True).start()
-        if self._answer(self.config.start_timeout_s) == READY:
-            return None
-        return self._why_no_answer(self.config.start_timeout_s)
 
     def _answer(self, timeout_s: float) -> str | None:
         """The child's next line; None when it died or said nothing in time."""
@@ -180,9 +214,16 @@ class Worker:
         return Measurement(case, self.config.process, status, reason)
 
     def _last_error(self) -> str:
-        """The last line that the child wrote to standard error."""
-        lines = [line.strip() for line in tuple(self._errors) if line.strip()]
-        return f"it said: {lines[-1][:500]}" if lines else "it said nothing"
+        """The last line that the child wrote to standard error, or of an exception's lines the one that names it."""
+        lines = [line.rstrip() for line in tuple(self._errors) if line.strip()]
+        said = next((line for line in reversed(lines) if EXCEPTION.match(line)), lines[-1] if lines else "")
+        return f"it said: {said.strip()[:500]}" if lines else "it said nothing"
+
+
+def _visible(index: int) -> str:
+    """CUDA_VISIBLE_DEVICES of a child that is to see nothing but this process's device ``index``."""
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return str(index) if seen is None else seen.split(",")[index].strip()
 
 
 def _pump(stream: IO[str], answers: queue.Queue[str | None]) -> None:
@@ -230,8 +271,9 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     module, name = KINDS[config.kind] if config.kind in KINDS else config.kind.split(":")
-    bench = getattr(importlib.import_module(module), name)(config)
-    serve(bench, config.process, sys.stdin, answers)
+    make_bench = getattr(importlib.import_module(module), name)
+    if sys.stdin.readline().strip() == BEGIN:
+        serve(make_bench(config), config.process, sys.stdin, answers)
 
 
 if __name__ == "__main__":

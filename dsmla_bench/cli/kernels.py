@@ -6,22 +6,24 @@ import contextlib
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dsmla_bench.cli.about import FlashMlaLibrary, VllmLibrary, libraries
+from dsmla_bench.cli.cluster import Ray, on_cluster
 from dsmla_bench.cli.common import (
     ExitCode,
     choose,
+    complain,
     integers,
     optional_integers,
     print_json,
     print_run,
     print_text,
+    progress_bar,
+    recorded,
+    say,
     split,
 )
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from dsmla_bench.results import Run
     from dsmla_bench.rows import Measurement
 
-OUT_HELP = "Folder that runs are kept in."
+OUT_HELP = "Folder that runs are kept in, or a URL such as s3://bucket/runs."
 
 
 def kernels(
@@ -64,10 +66,15 @@ def kernels(
     processes: Annotated[int, typer.Option(help="Fresh processes to measure in.", min=1)] = 5,
     seed: Annotated[int, typer.Option(help="Seed of inputs and orders.", min=0)] = 0,
     case_timeout: Annotated[float, typer.Option(help="Seconds after which a case counts as hung.", min=1)] = 120.0,
-    out: Annotated[Path, typer.Option(help=OUT_HELP)] = Path("runs"),
+    out: Annotated[str, typer.Option(help=OUT_HELP)] = "runs",
     resume: Annotated[
-        Path | None, typer.Option(help="Go on with this run: only what it lacks is measured, other options must agree.")
+        str | None, typer.Option(help="Go on with this run: only what it lacks is measured, other options must agree.")
     ] = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(help="GPUs to measure on at once: all, or indices such as 0,1. Default: one per architecture."),
+    ] = None,
+    ray: Ray = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cases and about how long they take.")] = False,
     vllm_library: VllmLibrary = None,
     flash_mla_library: FlashMlaLibrary = None,
@@ -107,31 +114,39 @@ def kernels(
         requests=requests,
         l2_states=choose(l2, ["cold", "hot"], "L2 state"),
     )
+    chosen = parse_devices(devices)
+    if paired is not None and chosen is not None and (chosen == "all" or len(chosen) > 1):
+        raise ValueError("a side of ab measures on one device; name it with --devices")
+    if ray is not None and (chosen is not None or paired is not None):
+        raise ValueError("--ray measures on all GPUs of a cluster; --devices and ab choose among those of this machine")
     given = libraries(vllm=vllm_library, flash_mla=flash_mla_library)
     plan = SweepPlan(
         axes=axes,
-        architectures=parse_architectures(arch),
+        architectures=parse_architectures(arch, chosen),
         processes=processes,
         seed=seed,
         methods=choose(methods, list(METHODS), "method"),
         libraries={name: str(path) for name, path in given.items()},
         case_timeout_s=case_timeout,
+        devices=chosen,
     )
-    if dry_run:
-        show_plan(plan, done=measured_in(resume), as_json=as_json)
-        return
-    require(plan, required=require_device or paired is not None)
-    run = resumed(plan, resume) if resume else plan.create_run(out)
-    if paired is not None:
-        measure_in_turns(plan, run, paired)
-        return
-    interrupted = execute(plan, run)
+    with on_cluster(plan, ray, everywhere=arch is None) if ray else contextlib.nullcontext(plan) as plan:
+        if dry_run:
+            show_plan(plan, done=measured_in(resume), as_json=as_json)
+            return
+        require(plan, required=require_device or paired is not None, paired=paired is not None)
+        run = resumed(plan, resume) if resume else recorded(plan.create_run(out))
+        if paired is not None:
+            measure_in_turns(plan, run, paired)
+            return
+        cut_short = execute(plan, run)
     print_run(run, as_json=as_json)
     if not as_json:
         print_text(f"run: {run.path}")
-    if interrupted:
-        typer.echo(f"dsmla-bench: interrupted; finished rows are kept, go on with --resume {run.path}", err=True)
-    raise typer.Exit(ExitCode.INTERRUPTED if interrupted else exit_code(run))
+    if cut_short is not None:
+        why = "interrupted; " if cut_short is ExitCode.INTERRUPTED else ""
+        say(f"{why}finished rows are kept, go on with --resume {run.path}")
+    raise typer.Exit(exit_code(run) if cut_short is None else cut_short)
 
 
 def default_providers(paired: str | None) -> str | None:
@@ -144,17 +159,17 @@ def default_providers(paired: str | None) -> str | None:
 def measure_in_turns(plan: SweepPlan, run: Run, paired: str) -> None:
     """Be a side of ``ab``: measure the processes that standard input asks for, and finish the run when it ends."""
     from dsmla_bench.bench.ab import answers_only, take_turns
-    from dsmla_bench.bench.plan import calibration_of
+    from dsmla_bench.bench.plan import calibrations
 
     run.manifest["paired"] = paired
     run.write_manifest()
     interrupted = False
     try:
-        take_turns(run.path, lambda process, rows: plan.run_process(run, process, rows), sys.stdin, answers_only())
+        take_turns(str(run.path), lambda process, rows: plan.run_process(run, process, rows), sys.stdin, answers_only())
     except KeyboardInterrupt:
         interrupted = True
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is measured is written down in any case
-    run.finish(calibration=calibration_of(run), interrupted=interrupted)
+    run.finish(**calibrations(run), interrupted=interrupted)
 
 
 def choose_variants(text: str | None) -> tuple[str, ...] | None:
@@ -165,82 +180,102 @@ def choose_variants(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else choose(text, known, "variant")
 
 
-def parse_architectures(text: str | None) -> tuple[Architecture, ...]:
-    """The named architectures; without a name the first GPU's, or sm90 where there is none."""
-    from dsmla_bench.bench.manifest import find_device
+def parse_devices(text: str | None) -> tuple[int, ...] | Literal["all"] | None:
+    """``all``, or the indices of ``--devices``."""
+    if text is not None and text.strip() == "all":
+        return "all"
+    return optional_integers(text, "--devices")
+
+
+def parse_architectures(
+    text: str | None, devices: tuple[int, ...] | Literal["all"] | None = None
+) -> tuple[Architecture, ...]:
+    """The named architectures; without a name those of ``devices``, the first GPU's, or sm90 where there is none."""
+    from dsmla_bench.bench.manifest import find_devices
     from dsmla_bench.kernels.arch import Architecture
 
-    if names := split(text):
-        return tuple(dict.fromkeys(Architecture.parse(name) for name in names))
-    found = find_device()
-    return (found[1] if found else Architecture.parse("sm90"),)
+    names = split(text)
+    if not names:
+        found = find_devices()
+        chosen = found[:1] if devices is None else [gpu for gpu in found if devices == "all" or gpu.index in devices]
+        names = [gpu.arch for gpu in chosen or found[:1]] or ["sm90"]
+    return tuple(dict.fromkeys(Architecture.parse(name) for name in names))
 
 
-def require(plan: SweepPlan, *, required: bool) -> None:
-    """Exit with ``NO_DEVICE`` when a device is required and missing."""
+def require(plan: SweepPlan, *, required: bool, paired: bool) -> None:
+    """Exit with ``NO_DEVICE`` when a device is required and missing; of two paired sides, ``ab`` says so once."""
     missing = plan.missing()
     if missing and required:
         names = ", ".join(arch.label for arch in missing)
-        typer.echo(f"dsmla-bench: no {names} device here, and --require-device asks for one", err=True)
+        if not paired:
+            complain(f"no {names} device here, and --require-device asks for one")
         raise typer.Exit(ExitCode.NO_DEVICE)
 
 
-def resumed(plan: SweepPlan, path: Path) -> Run:
+def resumed(plan: SweepPlan, path: str) -> Run:
     """The run to go on with. Raises ValueError when it was planned otherwise."""
-    from dsmla_bench.bench.manifest import describe
     from dsmla_bench.results import Run
 
-    run = Run.resume(path, plan.config, plan.identity(describe()))
-    typer.echo(f"dsmla-bench: {path} holds {len(run.measurements)} of {plan.steps()} measurements", err=True)
+    run = Run.resume(path, plan.config, plan.identity(plan.describe()))
+    say(f"{path} holds {len(run.measurements)} of {plan.steps()} measurements")
     return run
 
 
-def execute(plan: SweepPlan, run: Run) -> bool:
-    """Measure everything the run lacks, with a progress bar, and finish it; whether Ctrl-C cut it short."""
-    from dsmla_bench.bench.plan import calibration_of
+def execute(plan: SweepPlan, run: Run) -> ExitCode | None:
+    """Measure everything the run lacks, with a progress bar, and finish it; an exit code where it was cut short."""
+    from dsmla_bench.bench.fleet import NoLaneLeftError
+    from dsmla_bench.bench.plan import calibrations
 
-    interrupted = False
+    cut_short = None
     with contextlib.closing(plan.run(run)) as measurements:
         try:
             for _ in with_progress(measurements, len(run.measurements), plan.steps()):
                 pass
         except KeyboardInterrupt:
-            interrupted = True
+            cut_short = ExitCode.INTERRUPTED
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is measured is written down in any case
-    run.finish(calibration=calibration_of(run), interrupted=interrupted)
-    return interrupted
+        except NoLaneLeftError as error:
+            cut_short = ExitCode.NO_DEVICE
+            complain(str(error))
+    run.finish(**calibrations(run), interrupted=cut_short is not None)
+    return cut_short
 
 
 def with_progress(measurements: Iterator[Measurement], done: int, total: int) -> Iterator[Measurement]:
     """Draw a progress bar with the time left on standard error while measurements pass through."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with progress_bar() as progress:
         task = progress.add_task("starting", total=total, completed=done)
         for measurement in measurements:
             progress.update(task, advance=1, description=str(measurement.case))
             yield measurement
 
 
-def measured_in(path: Path | None) -> int:
+def measured_in(path: str | None) -> int:
     """How many measurements the run at ``path`` holds; 0 for None or a folder that is not there yet."""
+    from dsmla_bench.places import place
     from dsmla_bench.results import Run
 
-    return len(Run.load(path).measurements) if path is not None and path.exists() else 0
+    return len(Run.load(path).measurements) if path is not None and place(path).exists() else 0
 
 
 def show_plan(plan: SweepPlan, *, done: int, as_json: bool) -> None:
     """The cases of a plan, about how long they take from the start, and how many measurements are ``done``."""
     cases = [case for cases in plan.cases().values() for case in cases]
     missing = [arch.name for arch in plan.missing()]
+    shares = plan.shares()
     if as_json:
-        listed: list[dict[str, Any]] = [{**vars(case), "row_id": case.row_id} for case in cases]
-        print_json(
-            {"cases": listed, "steps": plan.steps(), "done": done, "seconds": plan.seconds(), "not_timed": missing}
-        )
+        device_of = {case: gpu.uuid for gpu, share in shares.items() for case in share}
+        listed: list[dict[str, Any]] = [
+            {**vars(case), "row_id": case.row_id, "device_uuid": device_of.get(case)} for case in cases
+        ]
+        devices = [{**vars(gpu), "cases": len(share)} for gpu, share in shares.items()]
+        cost = {"steps": plan.steps(), "done": done, "seconds": plan.seconds()}
+        print_json({"cases": listed, **cost, "devices": devices, "not_timed": missing})
         return
     for case in cases:
         print_text(f"{case.row_id}  {case.arch} {case}")
+    for gpu, share in shares.items():
+        print_text(f"{gpu}: {len(share)} cases, about {plan.seconds_of(share) / 60:.1f} minutes")
     print_text(f"{len(cases)} cases, {plan.steps()} measurements, about {plan.seconds() / 60:.1f} minutes")
     if done:
         print_text(f"{done} measurements are done, {max(0, plan.steps() - done)} are left")

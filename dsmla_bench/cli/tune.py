@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsmla_bench.cli.common import ExitCode, choose, optional_integers, print_json, print_text, split
-from dsmla_bench.cli.grid import aligned
+from dsmla_bench.cli.common import (
+    ExitCode,
+    choose,
+    complain,
+    optional_integers,
+    print_json,
+    print_text,
+    recorded,
+    split,
+    terminal_width,
+)
+from dsmla_bench.cli.grid import aligned, fitted
 from dsmla_bench.cli.kernels import choose_variants, execute
 
 if TYPE_CHECKING:
@@ -31,7 +40,7 @@ def tune(
     variants: Annotated[str | None, typer.Option(help="Ways of working, of operations that have several.")] = None,
     requests: Annotated[int, typer.Option(help="Requests that a gather's tokens belong to.", min=1)] = 8,
     processes: Annotated[int, typer.Option(help="Fresh processes that measure every configuration.", min=1)] = 1,
-    out: Annotated[Path, typer.Option(help="Folder that tuning runs are kept in.")] = Path("runs/tune"),
+    out: Annotated[str, typer.Option(help="Folder or URL that tuning runs are kept in.")] = "runs/tune",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Measure every launch configuration of our kernels, and say which ones their tables should hold. Needs a GPU.
@@ -59,14 +68,14 @@ def tune(
     )
     found = find_device()
     if found is None:
-        typer.echo("dsmla-bench: no CUDA device here; tune times real kernels and needs one", err=True)
+        complain("no CUDA device here; tune times real kernels and needs one")
         raise typer.Exit(ExitCode.NO_DEVICE)
     plan = TunePlan(axes, (found[1],), processes, methods=("activity",))
-    run = plan.create_run(out)
-    interrupted = execute(plan, run)
+    run = recorded(plan.create_run(out))
+    cut_short = execute(plan, run)
     show(run, as_json=as_json)
-    if interrupted:
-        raise typer.Exit(ExitCode.INTERRUPTED)
+    if cut_short is not None:
+        raise typer.Exit(cut_short)
     raise typer.Exit(ExitCode.FINDINGS if any(m.status == "incorrect" for m in run.measurements) else ExitCode.FINE)
 
 
@@ -93,6 +102,6 @@ def text(cases: list[TunedCase], found: list[Entry]) -> list[str]:
     for case in cases:
         lines += [case_title(case), *(f"  {line}" for line in aligned(case_lines(case), right=(1, 2, 3))), ""]
     if found:
-        lines += aligned(entry_lines(found), right=(4, 6))
+        lines += fitted(entry_lines(found), right=(4, 6), width=terminal_width())
         lines.append(f"keep: within {NEAR:.0%} of the best in every format")
     return lines

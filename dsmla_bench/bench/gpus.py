@@ -1,0 +1,47 @@
+"""The GPUs that there are, and what tells them apart. Needs no torch, as a cluster's actors need none."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU: its index on its machine, name, uuid and architecture ("sm90"). ``node`` is its machine in a cluster."""
+
+    index: int
+    name: str
+    uuid: str
+    arch: str
+    node: str | None = None
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What every row that was measured on it says of it."""
+        return {"device": self.name, "device_uuid": self.uuid, "device_index": self.index}
+
+    def __str__(self) -> str:
+        return f"device {self.index}{f' of node {self.node}' if self.node else ''} ({self.name}, {self.arch})"
+
+
+class Machine(Protocol):
+    """A module that knows the devices of the machine that it is imported on, as ``bench.manifest`` does."""
+
+    def find_devices(self) -> list[Gpu]:
+        """Every device, by index."""
+        ...
+
+    def describe_device(self, index: int) -> dict[str, Any]:
+        """What a manifest says of a device."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """What a manifest says of the software, ``packages`` for one."""
+        ...
+
+
+def machine(module: str) -> Machine:
+    """The machine whose name is in ``WorkerConfig.machine``."""
+    return cast("Machine", importlib.import_module(module))
