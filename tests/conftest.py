@@ -4,9 +4,11 @@ The same tests serve both: ``device`` is where their tensors live. Tests marked 
 """
 
 import os
+import sys
 
 import pytest
 import torch
+from processes import import_path
 
 HAS_GPU = torch.cuda.is_available()
 if not HAS_GPU:
@@ -40,3 +42,22 @@ def correct_interpreter():
     """
     with corrected_conversions():
         yield
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys, tmp_path):
+    """Runs the command in this process, in an empty folder; returns exit code, standard output and standard error."""
+    from dsmla_bench.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("DSMLA_BENCH_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PYTHONPATH", import_path())  # for worker processes, which start in the empty folder
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["dsmla-bench", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    return run

@@ -10,12 +10,14 @@ import pytest
 import dsmla_bench
 
 PACKAGE = Path(dsmla_bench.__file__).parent
-READING = {"rows", "summary", "results", "history_rows", "history"}
+READING = {"places", "rows", "measurement_log", "summary", "results", "history_rows", "history"}
 MAY_IMPORT = {
     "kernels": {"kernels"},
+    "places": {"places"},
     "rows": {"rows"},
+    "measurement_log": {"places", "rows"},
     "summary": {"rows", "summary"},
-    "results": {"rows", "summary", "results"},
+    "results": READING - {"history", "history_rows"},
     "history_rows": READING - {"history"},
     "history": READING,
     "bench": {"kernels", "bench", *READING},

@@ -3,13 +3,15 @@
 A command parses, calls one function of a lower floor and prints. torch is imported inside the commands that need it, so
 that ``--help`` answers at once. Tables go to standard output, progress and warnings to standard error.
 
-Exit codes: 0 fine, 1 findings (a row that is incorrect or failed), 2 usage, 3 no usable device.
+Exit codes: 0 fine, 1 findings (a row that is incorrect or failed), 2 usage and whatever else stopped a command, 3 no
+usable device.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import traceback
 import warnings
 
 import typer
@@ -32,31 +34,41 @@ from dsmla_bench.cli import (
     selftest,
     tune,
 )
-from dsmla_bench.cli.common import ExitCode
+from dsmla_bench.cli.common import ExitCode, complain, print_text
+from dsmla_bench.cli.mistakes import is_help, sentence
+from dsmla_bench.cli.root import Root
+from dsmla_bench.cli.settings import Settings, invocation
 
 app = typer.Typer(
     name="dsmla-bench",
-    help="Speed and accuracy of the KV-cache formats of DeepSeek sparse MLA attention.",
+    cls=Root,
+    help="Speed and accuracy of the KV-cache formats of DeepSeek sparse MLA attention.\n\n"
+    "Examples: dsmla-bench demo; dsmla-bench kernels --formats fp8_ds_mla --tokens 8192",
+    epilog="Options also come from environment variables such as DSMLA_BENCH_KERNELS_TOKENS and from dsmla-bench.toml; "
+    "--dump-config shows which came from where.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: option names are never cut short, whatever the width and the encoding
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("kernels")(kernels.kernels)
-app.command("compile")(compile.compile_kernels)
-app.command("error")(error.error)
-app.add_typer(accuracy.app, name="accuracy")
-app.command("compare")(compare.compare)
-app.command("ab")(ab.ab)
-app.add_typer(history.app, name="history")
-app.command("dashboard")(dashboard.dashboard)
-app.command("report")(report.report)
-app.command("export")(export.export)
-app.command("formats")(formats.formats)
-app.command("list")(about.list_axes)
-app.command("env")(about.env)
-app.command("selftest")(selftest.selftest)
-app.command("tune")(tune.tune)
-app.command("demo")(demo.demo)
+app.command("kernels", short_help="Check every kernel's bytes, then time it beside production's.")(kernels.kernels)
+app.command("compile", short_help="Compile every kernel for any target, and compare with before.")(
+    compile.compile_kernels
+)
+app.command("error", short_help="Measure the error of the formats against bf16.")(error.error)
+app.add_typer(accuracy.app, name="accuracy", short_help="Score a model with its KV cache in each format.")
+app.command("compare", short_help="Compare two runs: did anything get worse?")(compare.compare)
+app.command("ab", short_help="Measure two installs or libraries in turns, and compare them.")(ab.ab)
+app.add_typer(history.app, name="history", short_help="Keep runs over time, and find what became worse.")
+app.command("dashboard", short_help="Write a history as static pages.")(dashboard.dashboard)
+app.command("report", short_help="Write runs as one page, tables and pictures.")(report.report)
+app.command("export", short_help="Write a run for other tools.")(export.export)
+app.command("formats", short_help="Show the formats, what is stored where, and what fits.")(formats.formats)
+app.command("list", short_help="List operations, formats and providers.")(about.list_axes)
+app.command("env", short_help="Show what a run records of this machine.")(about.env)
+app.command("selftest", short_help="Time what is known, and show what this machine resolves.")(selftest.selftest)
+app.command("tune", short_help="Look for better launch configurations of our kernels.")(tune.tune)
+app.command("demo", short_help="Ask every question once, small.")(demo.demo)
 
 
 def _print_version(wanted: bool) -> None:
@@ -73,19 +85,29 @@ def _root(
 
 
 def main() -> None:
-    """Run the command; a mistake of the user's becomes one sentence on standard error and exit code 2."""
-    with warnings.catch_warnings():
+    """Run the command; whatever stops it becomes one sentence on standard error and exit code 2."""
+    with warnings.catch_warnings(), invocation() as settings:
         warnings.showwarning = _say_warning
-        try:
-            app()
-        except BrokenPipeError:
-            # The reader of standard output is gone; Python must not fail once more when it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            sys.exit(ExitCode.READER_GONE)
-        except (ValueError, OSError) as error:
-            typer.echo(f"dsmla-bench: {error}", err=True)
-            sys.exit(ExitCode.USAGE)
+        sys.exit(_exit_code(settings))
+
+
+def _exit_code(settings: Settings) -> int:
+    """What the command's process exits with."""
+    try:
+        return int(app(prog_name="dsmla-bench", standalone_mode=False) or ExitCode.FINE)
+    except BrokenPipeError:
+        # The reader of standard output is gone; Python must not fail once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return ExitCode.READER_GONE
+    except Exception as error:
+        if settings.debug:
+            traceback.print_exc()
+        if is_help(error):
+            print_text(str(error))
+        else:
+            complain(sentence(error, settings))
+        return ExitCode.USAGE
 
 
 def _say_warning(message: Warning | str, *_: object, **__: object) -> None:
-    typer.echo(f"dsmla-bench: {message}", err=True)
+    complain(str(message))

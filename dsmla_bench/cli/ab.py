@@ -9,18 +9,16 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dsmla_bench.cli.common import ExitCode
+from dsmla_bench.cli.common import ExitCode, complain, progress_bar, say
 from dsmla_bench.cli.compare import AsJson, Everything, Github, Junit, Markdown, show
 
 if TYPE_CHECKING:
     from dsmla_bench.bench.ab import Side
+    from dsmla_bench.places import Place
     from dsmla_bench.reports.comparison import Comparison
 
 DEFAULTS = ("--methods", "activity")
@@ -41,8 +39,8 @@ def ab(
     head_options: Annotated[str, typer.Option(help="Likewise for the head.")] = "",
     pairs: Annotated[int, typer.Option(help="Pairs of processes. Fewer than 8 cannot show a change.", min=1)] = 12,
     more_pairs: Annotated[int, typer.Option(help="Pairs added once for ambiguous, slow and fast rows.", min=0)] = 12,
-    out: Annotated[Path, typer.Option(help="Folder that gets a folder with both runs.")] = Path("runs"),
-    resume: Annotated[Path | None, typer.Option(help="Go on in this folder with what it lacks.")] = None,
+    out: Annotated[str, typer.Option(help="Folder or URL that gets a folder with both runs.")] = "runs",
+    resume: Annotated[str | None, typer.Option(help="Go on in this folder with what it lacks.")] = None,
     everything: Everything = False,
     markdown: Markdown = None,
     junit: Junit = None,
@@ -56,7 +54,9 @@ def ab(
     Examples: dsmla-bench ab --base old/bin/dsmla-bench -- --ops gather;
     dsmla-bench ab --base-options '--vllm-library old.so' --head-options '--vllm-library new.so' -- --providers vllm
     """
-    folder = resume or new_folder(out)
+    from dsmla_bench.places import place
+
+    folder = place(resume) if resume else new_folder(place(out))
     shared = [f"--processes={pairs}", *(options or [])]
     commands = {
         name: side_command(name, start, folder, [*shared, *shlex.split(own)])
@@ -64,16 +64,16 @@ def ab(
     }
     found = measured(commands, pairs, more_pairs, folder)
     show(found, everything=everything, markdown=markdown, junit=junit, github=github, as_json=as_json)
-    typer.echo(f"dsmla-bench: the runs are in {folder}", err=True)
+    say(f"the runs are in {folder}")
     raise typer.Exit(ExitCode.FINDINGS if found.findings else ExitCode.FINE)
 
 
-def new_folder(out: Path) -> Path:
+def new_folder(out: Place) -> Place:
     """A name below ``out`` for a folder with two runs."""
     return out / f"ab-{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
 
 
-def side_command(name: str, start: str | None, folder: Path, options: Sequence[str]) -> list[str]:
+def side_command(name: str, start: str | None, folder: Place, options: Sequence[str]) -> list[str]:
     """The command of one side, which goes on with the run in its folder where there is one.
 
     Raises ValueError for a folder with several.
@@ -82,11 +82,11 @@ def side_command(name: str, start: str | None, folder: Path, options: Sequence[s
     runs = sorted(path.parent for path in (folder / name).glob("*/manifest.json"))
     if len(runs) > 1:
         raise ValueError(f"{folder / name} holds {len(runs)} runs, one is expected; name another folder with --resume")
-    place = ["--resume", str(runs[0])] if runs else ["--out", str(folder / name)]
-    return [*started, "kernels", *DEFAULTS, *options, *place, "--paired", folder.name]
+    where = ["--resume", str(runs[0])] if runs else ["--out", str(folder / name)]
+    return [*started, "kernels", *DEFAULTS, *options, *where, "--paired", folder.name]
 
 
-def measured(commands: dict[str, list[str]], pairs: int, more_pairs: int, folder: Path) -> Comparison:
+def measured(commands: dict[str, list[str]], pairs: int, more_pairs: int, folder: Place) -> Comparison:
     """Both sides measured and compared. Exits with ``INTERRUPTED`` at Ctrl-C, ``NO_DEVICE`` where a side has none."""
     from dsmla_bench.bench.ab import SideError
     from dsmla_bench.reports.comparison import compare
@@ -100,13 +100,14 @@ def measured(commands: dict[str, list[str]], pairs: int, more_pairs: int, folder
             again = [found for found in first.judged if found.metric == "us" and found.verdict in LOOK_AGAIN]
             rows = {found.row_id for found in again if found.row_id is not None}
             if rows and more_pairs:
-                typer.echo(f"dsmla-bench: {len(rows)} rows get {more_pairs} more pairs", err=True)
+                say(f"{len(rows)} rows get {more_pairs} more pairs")
                 take(base, head, range(pairs, pairs + more_pairs), rows)
     except KeyboardInterrupt:
-        typer.echo(f"dsmla-bench: interrupted; finished rows are kept, go on with --resume {folder}", err=True)
+        say(f"interrupted; finished rows are kept, go on with --resume {folder}")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     except SideError as error:
         if error.code == ExitCode.NO_DEVICE:
+            complain("no GPU of the architecture here; ab times both sides and needs one")
             raise typer.Exit(ExitCode.NO_DEVICE) from None
         raise
     return compare(*map(Run.load, paths))
@@ -137,9 +138,7 @@ def take(base: Side, head: Side, processes: range, rows: set[str] | None) -> Non
     """Take these turns with a progress bar on standard error."""
     from dsmla_bench.bench.ab import alternate
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with progress_bar() as progress:
         task = progress.add_task("starting", total=2 * len(processes))
         for number, (process, side) in enumerate(alternate(base, head, processes, rows)):
             progress.update(task, completed=number, description=f"pair {process + 1}, {side}")

@@ -43,7 +43,10 @@ def list_axes(
     flash_mla_library: FlashMlaLibrary = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
-    """List operations, formats and providers, and why a provider cannot serve a format here. Needs no GPU."""
+    """List operations, formats and providers, and why a provider cannot serve a format here. Needs no GPU.
+
+    Examples: dsmla-bench list; dsmla-bench list --arch sm100 --json
+    """
     from dsmla_bench.kernels.arch import Architecture
     from dsmla_bench.kernels.formats import all_formats
     from dsmla_bench.kernels.operations import all_operations
@@ -88,7 +91,10 @@ def _reasons(cases: list[dict[str, Any]]) -> list[str]:
 
 
 def env(as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False) -> None:
-    """Show what a manifest would say of this machine: packages, git commit, CUDA devices."""
+    """Show what a manifest would say of this machine: packages, git commit, CUDA devices.
+
+    Examples: dsmla-bench env; dsmla-bench env --json
+    """
     import torch
 
     from dsmla_bench.bench.manifest import describe, describe_device

@@ -9,16 +9,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dsmla_bench.cli.common import ExitCode, choose, print_json, print_tables, print_text, split
-from dsmla_bench.cli.error import records
+from dsmla_bench.cli.cluster import Ray
+from dsmla_bench.cli.common import (
+    ExitCode,
+    choose,
+    print_json,
+    print_tables,
+    print_text,
+    progress_bar,
+    recorded,
+    say,
+    split,
+)
 from dsmla_bench.cli.kernels import OUT_HELP
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dsmla_bench.bench.cluster import Cluster
     from dsmla_bench.evals.accuracy import Session
     from dsmla_bench.evals.accuracy_plan import AccuracyPlan
     from dsmla_bench.results import Run
@@ -85,21 +94,22 @@ def accuracy(
     model_args: Annotated[
         str, typer.Option(help="Further arguments of vLLM's engine, e.g. tensor_parallel_size=8,enforce_eager=True.")
     ] = "",
+    ray: Ray = None,
     online: Annotated[bool, typer.Option("--online", help="Let models and data be downloaded.")] = False,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
     ] = False,
-    out: Annotated[Path, typer.Option(help=OUT_HELP)] = Path("runs"),
+    out: Annotated[str, typer.Option(help=OUT_HELP)] = "runs",
     resume: Annotated[
-        Path | None, typer.Option(help="Go on with this run: what is finished and would come out the same is kept.")
+        str | None, typer.Option(help="Go on with this run: what is finished and would come out the same is kept.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Score a model with its KV cache in each format, and say which differences from bf16 are more than noise.
 
     Examples: dsmla-bench accuracy; dsmla-bench accuracy --model ./checkpoint --tasks gsm8k --limit 200;
-    dsmla-bench accuracy --from bf16=results/bf16 --from nvfp4_ds_mla=results/nvfp4;
-    dsmla-bench accuracy --server bf16=http://a:80 --server fp8_ds_mla=http://b:80 --model ./checkpoint --tasks gsm8k
+    dsmla-bench accuracy --from bf16=results/a --from nvfp4_ds_mla=results/b;
+    dsmla-bench accuracy --server bf16=http://a --server fp8=http://b --model ./m
     """
     if context.invoked_subcommand is not None:
         return
@@ -108,7 +118,7 @@ def accuracy(
 
     margins, wanted = Margins(points=margin), verdicts(fail_on)
     if from_:
-        run = imported(named(from_, "--from"), out, margins)
+        run = recorded(imported(named(from_, "--from"), out, margins))
         raise typer.Exit(show(run, wanted, as_json=as_json))
     require_extra()
     set_environment(online=online)
@@ -134,7 +144,7 @@ def accuracy(
         batch_size=int(batch_size) if batch_size.isdigit() else batch_size,
         max_length=max_length,
         prefill=prefill,
-        device=chosen_device(device),
+        device=chosen_device(device) if ray is None else device or "cuda",
         concurrent=num_concurrent,
         engine=simple_parse_args_string(model_args),
         windows=windows,
@@ -143,32 +153,44 @@ def accuracy(
         online=online,
         trust_remote_code=trust_remote_code,
     )
-    raise typer.Exit(run_and_show(plan, out, resume, wanted, as_json=as_json))
+    raise typer.Exit(run_and_show(plan, out, resume, wanted, ray=ray, as_json=as_json))
 
 
 def run_and_show(
-    plan: AccuracyPlan, out: Path, resume: Path | None, fail_on: tuple[str, ...], *, as_json: bool
+    plan: AccuracyPlan, out: str, resume: str | None, fail_on: tuple[str, ...], *, as_json: bool, ray: str | None = None
 ) -> ExitCode:
-    """Compute a plan into a run and print it."""
+    """Compute a plan into a run, here or on the cluster at ``ray``, and print it."""
     from dsmla_bench.evals.accuracy import prepare
 
     session = prepare(plan)
-    run = plan.resume_run(resume) if resume else plan.create_run(out)
-    interrupted = execute(session, run)
+    with cluster_of(plan, ray) as cluster:
+        devices = [] if cluster is None else [seat.facts for seat in cluster.seats]
+        run = plan.resume_run(resume, devices) if resume else recorded(plan.create_run(out, devices))
+        interrupted = execute(session, run, cluster)
     code = show(run, fail_on, as_json=as_json)
     if interrupted:
-        typer.echo(f"dsmla-bench: interrupted; finished scores are kept, go on with --resume {run.path}", err=True)
+        say(f"interrupted; finished scores are kept, go on with --resume {run.path}")
         return ExitCode.INTERRUPTED
     return code
 
 
-def execute(session: Session, run: Run) -> bool:
-    """Compute everything the run lacks, with a progress bar, and finish it; whether Ctrl-C cut it short."""
-    from dsmla_bench.evals import accuracy as computing
+def cluster_of(plan: AccuracyPlan, address: str | None) -> contextlib.AbstractContextManager[Cluster | None]:
+    """The cluster at this address, with a model of the plan on each of its GPUs; None without an address."""
+    if address is None:
+        return contextlib.nullcontext()
+    from dsmla_bench.evals.accuracy_cluster import open_cluster
 
+    return contextlib.closing(open_cluster(plan, address))
+
+
+def execute(session: Session, run: Run, cluster: Cluster | None) -> bool:
+    """Compute everything the run lacks, with a progress bar, and finish it; whether Ctrl-C cut it short."""
+    from dsmla_bench.evals import accuracy, accuracy_cluster
+
+    steps = accuracy.execute(session, run) if cluster is None else accuracy_cluster.execute(session, run, cluster)
     interrupted = False
     try:
-        with contextlib.closing(computing.execute(session, run)) as names:
+        with contextlib.closing(steps) as names:
             for _ in with_progress(names, session.steps()):
                 pass
     except KeyboardInterrupt:
@@ -182,16 +204,14 @@ def execute(session: Session, run: Run) -> bool:
 
 def with_progress(names: Iterator[str], total: int) -> Iterator[str]:
     """Draw a progress bar over formats × tasks, with the time left, on standard error while their names pass by."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with progress_bar() as progress:
         bar = progress.add_task("loading", total=total)
         for name in names:
             progress.update(bar, advance=1, description=f"done: {name}")
             yield name
 
 
-def imported(paths: dict[str, str], out: Path, margins: Any) -> Run:
+def imported(paths: dict[str, str], out: str, margins: Any) -> Run:
     """A new run of lm-eval's own results, by format. Raises ValueError for fewer than two, or what cannot be read."""
     from dsmla_bench.evals.accuracy_import import import_results
 
@@ -218,6 +238,7 @@ def print_accuracy_run(run: Run) -> None:
 def document(run: Run) -> dict[str, Any]:
     """The run for machines: its path, manifest and tables, undefined as null."""
     from dsmla_bench.reports.accuracy_report import judged_of
+    from dsmla_bench.reports.plain_data import records
 
     tables = {name: records(run.table(name)) for name in SHOWN_TABLES if run.has_table(name)}
     return {"run": str(run.path), "manifest": run.manifest, **tables, "judged": records(judged_of(run))}
@@ -275,13 +296,13 @@ def chosen_device(name: str | None) -> str:
 @app.command()
 def reference(
     run: Annotated[
-        Path | None, typer.Argument(help="An accuracy run to show beside what was published. Default: none.")
+        str | None, typer.Argument(help="An accuracy run to show beside what was published. Default: none.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Print published scores of cache formats, with the smallest difference that each of them could have shown.
 
-    Example: dsmla-bench accuracy reference
+    Examples: dsmla-bench accuracy reference; dsmla-bench accuracy reference runs/A
     """
     import dataclasses
 
@@ -290,6 +311,7 @@ def reference(
     from dsmla_bench.evals import published
     from dsmla_bench.reports.accuracy_report import judged_of
     from dsmla_bench.reports.accuracy_tables import reference_tables
+    from dsmla_bench.reports.plain_data import records
     from dsmla_bench.results import Run
 
     frame = pd.DataFrame([dataclasses.asdict(row) for row in published.rows()])

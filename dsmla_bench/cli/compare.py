@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsmla_bench.cli.common import ExitCode, print_json, print_tables, print_text
+from dsmla_bench.cli.common import ExitCode, print_json, print_tables, print_text, write_text
 
 if TYPE_CHECKING:
     from dsmla_bench.reports.comparison import Comparison
@@ -20,8 +20,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")
 
 
 def compare(
-    base: Annotated[Path, typer.Argument(help="The run to compare with.")],
-    head: Annotated[Path, typer.Argument(help="The run to judge.")],
+    base: Annotated[str, typer.Argument(help="The run to compare with: a folder or URL.")],
+    head: Annotated[str, typer.Argument(help="The run to judge.")],
     force: Annotated[
         bool, typer.Option("--force", help="Compare unlike runs too (another GPU, method, L2 state), and say so.")
     ] = False,
@@ -66,4 +66,4 @@ def show(
         print_text(to_annotations(found).rstrip("\n"))
     for path, render in ((markdown, comparison_markdown), (junit, to_junit)):
         if path is not None:
-            path.write_text(render(found), encoding="utf-8", newline="\n")
+            write_text(path, render(found))

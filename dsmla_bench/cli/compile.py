@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +16,8 @@ from dsmla_bench.cli.common import (
     print_json,
     print_run,
     print_text,
+    recorded,
+    say,
     split,
 )
 from dsmla_bench.cli.kernels import OUT_HELP, exit_code, with_progress
@@ -43,9 +44,9 @@ def compile_kernels(
     block_sizes: Annotated[str, typer.Option(help="Tokens per cache page.")] = "64",
     workers: Annotated[int | None, typer.Option(help="Processes that compile. Default: one per CPU.", min=1)] = None,
     against: Annotated[
-        Path | None, typer.Option(help="An earlier run to compare with; a regression makes the exit code 1.")
+        str | None, typer.Option(help="An earlier run to compare with; a regression makes the exit code 1.")
     ] = None,
-    out: Annotated[Path, typer.Option(help=OUT_HELP)] = Path("runs"),
+    out: Annotated[str, typer.Option(help=OUT_HELP)] = "runs",
     verbose: Annotated[bool, typer.Option("--verbose", help="Show the compiler's words on what it refused.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
@@ -71,12 +72,12 @@ def compile_kernels(
     )
     before = Run.load(against) if against else None
     plan = CompilePlan(axes, targets(arch), workers or default_workers())
-    run = plan.create_run(out)
+    run = recorded(plan.create_run(out))
     interrupted = execute(plan, run)
     changes = compare(before, run) if before and not interrupted else None
     show(run, before, changes, verbose=verbose, as_json=as_json)
     if interrupted:
-        typer.echo("dsmla-bench: interrupted; the kernels compiled so far are kept, and will not be again", err=True)
+        say("interrupted; the kernels compiled so far are kept, and will not be again")
         raise typer.Exit(ExitCode.INTERRUPTED)
     raise typer.Exit(ExitCode.FINDINGS if changes and changes.findings else exit_code(run))
 

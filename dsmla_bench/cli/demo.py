@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsmla_bench.cli.common import print_text
+from dsmla_bench.cli.common import print_text, recorded
+from dsmla_bench.cli.kernels import OUT_HELP
 
 if TYPE_CHECKING:
     from dsmla_bench.results import Run
@@ -16,10 +16,12 @@ DOCUMENTS, WINDOWS = 16, 4
 """Of each task, and of text: few enough for half a minute on two cores, too few for a verdict."""
 
 
-def demo(out: Annotated[Path, typer.Option(help="Folder that runs are kept in.")] = Path("runs")) -> None:
+def demo(out: Annotated[str, typer.Option(help=OUT_HELP)] = "runs") -> None:
     """Show the formats, sweep a few cases and report them, measure errors and score a small model.
 
     Kernels are timed on a GPU, checked and compiled without one. Exits with 1 when the sweep has findings.
+
+    Examples: dsmla-bench demo; dsmla-bench demo --out /tmp/runs
     """
     from dsmla_bench.cli.error import error
     from dsmla_bench.cli.formats import formats
@@ -31,7 +33,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder that runs are kept in.")
     print_text("\n2. The kernels (dsmla-bench kernels --ops write,gather --tokens 1,128,8192 --processes 1)\n")
     run = sweep(out)
     print_text(f"{len(run.rows())} cases in {run.path}\n\n3. The report (dsmla-bench report {run.path})\n")
-    report([run.path], None, False)
+    report([str(run.path)], None, False)
     print_text("\n4. The error of the formats (dsmla-bench error --sigma 1)\n")
     error(sigma="1", out=out)
     print_text(f"\n5. Task scores (dsmla-bench accuracy --limit {DOCUMENTS} --windows {WINDOWS} --ablate none)\n")
@@ -39,7 +41,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder that runs are kept in.")
     raise typer.Exit(exit_code(run))
 
 
-def sweep(out: Path) -> Run:
+def sweep(out: str) -> Run:
     """A finished sweep of write and gather by every format and provider over three numbers of tokens."""
     from dsmla_bench.bench.cases import Axes
     from dsmla_bench.bench.plan import SweepPlan
@@ -54,12 +56,12 @@ def sweep(out: Path) -> Run:
         tokens=(1, 128, 8192),
     )
     plan = SweepPlan(axes, parse_architectures(None), processes=1)
-    run = plan.create_run(out)
+    run = recorded(plan.create_run(out))
     execute(plan, run)
     return run
 
 
-def score(out: Path) -> None:
+def score(out: str) -> None:
     """Score the embedded model on a few documents and print the tables; say what is missing where it cannot be."""
     from dsmla_bench.cli.accuracy import DEFAULT_FORMATS, chosen_device, run_and_show
     from dsmla_bench.cli.common import split

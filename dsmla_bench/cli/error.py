@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsmla_bench.cli.common import ExitCode, choose, print_json, print_tables, print_text, split
+from dsmla_bench.cli.common import (
+    ExitCode,
+    choose,
+    complain,
+    print_json,
+    print_tables,
+    print_text,
+    recorded,
+    say,
+    split,
+)
 from dsmla_bench.cli.kernels import OUT_HELP
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from dsmla_bench.evals.error_plan import ErrorPlan
     from dsmla_bench.results import Run
 
@@ -57,7 +65,7 @@ def error(
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run the code that comes with --from-model.")
     ] = False,
-    out: Annotated[Path, typer.Option(help=OUT_HELP)] = Path("runs"),
+    out: Annotated[str, typer.Option(help=OUT_HELP)] = "runs",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Measure the error of cache formats against bf16: by part, magnitude and tile, in attention, by reader.
@@ -89,14 +97,14 @@ def error(
         trust_remote_code=trust_remote_code,
     )
     require_device(chosen, torch.cuda.is_available())
-    run = plan.create_run(out)
+    run = recorded(plan.create_run(out))
     interrupted = execute(plan, run)
     if run.has_table("errors"):
         print_error_run(run, as_json=as_json)
     if not as_json:
         print_text(f"run: {run.path}")
     if interrupted:
-        typer.echo("dsmla-bench: interrupted; data that was finished is kept", err=True)
+        say("interrupted; data that was finished is kept")
         raise typer.Exit(ExitCode.INTERRUPTED)
 
 
@@ -114,7 +122,7 @@ def require_device(device: str, has_cuda: bool) -> None:
     if device not in ("cpu", "cuda"):
         raise ValueError(f"--device must be cpu or cuda, found {device!r}")
     if device == "cuda" and not has_cuda:
-        typer.echo("dsmla-bench: no CUDA device here, and --device cuda asks for one", err=True)
+        complain("no CUDA device here, and --device cuda asks for one")
         raise typer.Exit(ExitCode.NO_DEVICE)
 
 
@@ -137,7 +145,7 @@ def execute(plan: ErrorPlan, run: Run) -> bool:
     try:
         for name in error.execute(plan, run):
             if sys.stderr.isatty():
-                typer.echo(f"done: {name}", err=True)
+                say(f"done: {name}")
     except KeyboardInterrupt:
         run.finish(interrupted=True)
         return True
@@ -157,12 +165,7 @@ def print_error_run(run: Run, *, as_json: bool) -> None:
 def document(run: Run) -> dict[str, Any]:
     """The run for machines: its path, manifest and tables, undefined as null."""
     from dsmla_bench.evals.error_rows import TABLES
+    from dsmla_bench.reports.plain_data import records
 
     tables = {name: records(run.table(name)) for name in TABLES if run.has_table(name)}
     return {"run": str(run.path), "manifest": run.manifest, **tables}
-
-
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as plain data, undefined as None."""
-    plain = frame.astype(object).where(frame.notna(), None)
-    return [{str(name): value for name, value in row.items()} for row in plain.to_dict("records")]

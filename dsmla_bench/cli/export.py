@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from dsmla_bench.cli.common import print_text
+from dsmla_bench.cli.common import print_text, write_text
 
 
 def export(
-    run: Annotated[Path | None, typer.Argument(help="A run's folder. Default: the newest one in ./runs.")] = None,
+    run: Annotated[str | None, typer.Argument(help="A run's folder or URL. Default: the newest one in ./runs.")] = None,
     to: Annotated[str | None, typer.Option("--to", help="Consumer; without it, consumers are listed.")] = None,
     out: Annotated[Path | None, typer.Option(help="File to write. Default: standard output.")] = None,
 ) -> None:
@@ -28,8 +28,8 @@ def export(
         for exporter in all_exporters().values():
             print_text(f"{exporter.name:32}{exporter.summary}")
         return
-    text = get_exporter(to).export(Run.load(run or latest_run(Path("runs"))))
+    text = get_exporter(to).export(Run.load(run or latest_run("runs")))
     if out is None:
         typer.echo(text.encode("utf-8"), nl=False)
     else:
-        out.write_text(text, encoding="utf-8", newline="\n")
+        write_text(out, text)

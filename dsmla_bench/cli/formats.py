@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsmla_bench.cli.common import print_json, print_text
-from dsmla_bench.cli.grid import aligned
+from dsmla_bench.cli.common import print_json, print_text, terminal_width
+from dsmla_bench.cli.grid import fitted
 
 if TYPE_CHECKING:
     from dsmla_bench.kernels.formats import CacheFormat
 
-MAP_WIDTH = 88
+MAP_WIDTH, MAP_MARGIN = 88, 28
+"""Characters of a byte map, and what borders and fields that are narrower than their names may add."""
 
 
 def formats(
@@ -53,8 +54,8 @@ def formats(
 ) -> None:
     """Show the cache formats: their bytes, what a backend stores where, and how many tokens a GPU caches.
 
-    Examples: dsmla-bench formats --arch sm90 --kv-cache-dtype fp8; dsmla-bench formats --arch all; dsmla-bench formats
-    --model deepseek-v3.2 --memory 141GB --weights 85GB
+    Examples: dsmla-bench formats --arch sm90 --kv-cache-dtype fp8; dsmla-bench formats --arch all;
+    dsmla-bench formats --model deepseek-v3.2 --memory 141GB --weights 85GB
     """
     from dsmla_bench.kernels.formats import all_formats, default_formats, get_format
 
@@ -82,9 +83,9 @@ def formats(
     elif as_json:
         print_json([describe(fmt, block_size) for fmt in chosen])
     elif format:
-        print_text(byte_map(chosen[0]))
+        print_text(byte_map(chosen[0], terminal_width()))
     else:
-        print_text(table([describe(fmt, block_size) for fmt in chosen], block_size))
+        print_text(table([describe(fmt, block_size) for fmt in chosen], block_size, terminal_width()))
 
 
 def _require(option: str, value: str | None, companions: dict[str, Any], strangers: dict[str, Any]) -> None:
@@ -130,8 +131,8 @@ def describe(fmt: CacheFormat, block_size: int) -> dict[str, Any]:
     }
 
 
-def table(rows: list[dict[str, Any]], block_size: int) -> str:
-    """The formats as aligned text, those of the lab under a heading of their own."""
+def table(rows: list[dict[str, Any]], block_size: int, width: int | None = None) -> str:
+    """The formats as text at most ``width`` characters wide, those of the lab under a heading of their own."""
     heads = [
         "format",
         "revision",
@@ -157,10 +158,10 @@ def table(rows: list[dict[str, Any]], block_size: int) -> str:
                 _where(row["conversion"]),
             ]
         )
-    lines_of_text = aligned(lines, right={2, 3, 4})
-    swept = 1 + sum(not row["lab"] for row in rows)
-    if swept < len(lines_of_text):
-        lines_of_text[swept:swept] = ["", "In the lab, swept when named with --formats:"]
+    lines_of_text = fitted(lines, right={2, 3, 4}, width=width)
+    lab = sum(row["lab"] for row in rows)
+    if lab:
+        lines_of_text[-lab:-lab] = ["", "In the lab, swept when named with --formats:"]
     return "\n".join(lines_of_text)
 
 
@@ -174,13 +175,14 @@ def _where(conversion: dict[str, str | None]) -> str:
     return "; ".join(parts + ([f"emulated on {', '.join(emulated)}"] if emulated else [])) or "none"
 
 
-def byte_map(fmt: CacheFormat) -> str:
-    """The row of a format drawn to scale, with its fields' offsets and orders."""
+def byte_map(fmt: CacheFormat, width: int | None = None) -> str:
+    """The row of a format drawn to scale, with its fields' offsets and orders; about ``width`` characters wide."""
     from dsmla_bench.kernels.formats import Geometry
 
     geometry = fmt.geometry or Geometry()
     fields, total = fmt.fields(geometry), fmt.row_bytes(geometry)
-    cells = [max(len(f"{f.name} {f.dtype}") + 2, round(MAP_WIDTH * f.nbytes / total)) for f in fields]
+    room = MAP_WIDTH if width is None else min(MAP_WIDTH, width - MAP_MARGIN)
+    cells = [max(len(f"{f.name} {f.dtype}") + 2, round(room * f.nbytes / total)) for f in fields]
     rule = "+" + "+".join("-" * cell for cell in cells) + "+"
     names = "|" + "|".join(f"{f.name} {f.dtype}".center(cell) for f, cell in zip(fields, cells, strict=True)) + "|"
     offsets = "".join(str(f.offset).ljust(cell + 1) for f, cell in zip(fields, cells, strict=True)) + str(total)

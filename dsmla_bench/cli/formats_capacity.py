@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dsmla_bench.cli.common import print_json, print_text
-from dsmla_bench.cli.grid import aligned
+from dsmla_bench.cli.common import print_json, print_text, terminal_width
+from dsmla_bench.cli.grid import fitted
 from dsmla_bench.kernels.capacity import CachedModel, Capacity, capacity, find_cached_model
 from dsmla_bench.kernels.formats import CacheFormat, get_format
 
@@ -95,6 +95,6 @@ def _text(
     for held in found:
         row, ratio = held.format.row_bytes(model.geometry), f"{held.tokens / bf16:.2f}" if bf16 else "–"
         lines.append([held.format.key, str(row), f"{held.bytes_per_token:,.6g}", f"{held.tokens:,}", ratio])
-    table = ["", *aligned(lines, right={1, 2, 3, 4})] if found else []
+    table = ["", *fitted(lines, right={1, 2, 3, 4}, width=terminal_width())] if found else []
     reasons = ["", *refused.values()] if refused else []
     return "\n".join([head, *table, *reasons])

@@ -7,18 +7,27 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from dsmla_bench.cli.common import print_json, print_text
-from dsmla_bench.cli.grid import aligned
+from dsmla_bench.cli.common import print_json, print_text, terminal_width
+from dsmla_bench.cli.grid import fitted
 from dsmla_bench.kernels.arch import KNOWN, Architecture
 from dsmla_bench.kernels.selection import Question, Selection, select
-from dsmla_bench.kernels.selection_rules import BACKENDS, DTYPES
+from dsmla_bench.kernels.selection_rules import BACKENDS, DTYPES, OTHER_BACKENDS, OTHER_DTYPES
 
 CHOSEN = "*"
+KNOWN_NAMES = {"kv_cache_dtype": (*DTYPES, *OTHER_DTYPES), "backend": (*BACKENDS, *OTHER_BACKENDS)}
+"""What vLLM has, by field of ``Question``: what is stored and what is refused with a reason."""
 
 
 def print_selection(arch: str, question: dict[str, Any], *, as_json: bool) -> None:
-    """Answer a question (the other fields of ``Question``, None for the default), or print the matrix for "all"."""
+    """Answer a question (the other fields of ``Question``, None for the default), or print the matrix for "all".
+
+    Raises ValueError for a spelling or a backend that vLLM does not have: a misspelt one is no refusal.
+    """
     asked = {name: value for name, value in question.items() if value is not None}
+    for name, known in KNOWN_NAMES.items():
+        if name in asked and asked[name] not in known:
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{option} must be one of {', '.join(known)}; found {asked[name]!r}")
     if arch == "all":
         questions = list(_matrix(asked))
         if as_json:
@@ -74,7 +83,7 @@ def _table(questions: list[Question]) -> str:
         f"{asked.heads} heads and pages of {asked.block_size} tokens"
     )
     legend = f"{CHOSEN} what vLLM chooses when no backend is named; – refused: name it, with --arch, to see why"
-    return "\n".join([head, "", *aligned(lines), "", legend])
+    return "\n".join([head, "", *fitted(lines, width=terminal_width()), "", legend])
 
 
 def _cell(question: Question) -> str:

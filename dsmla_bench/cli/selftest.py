@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dsmla_bench.cli.common import ExitCode, choose, print_json, print_text
+from dsmla_bench.cli.common import ExitCode, choose, complain, print_json, print_text
 
 
 def selftest(
@@ -24,7 +24,7 @@ def selftest(
     chosen = choose(methods, list(METHODS), "method")
     found = find_device()
     if found is None:
-        typer.echo("dsmla-bench: no CUDA device here; selftest times real kernels and needs one", err=True)
+        complain("no CUDA device here; selftest times real kernels and needs one")
         raise typer.Exit(ExitCode.NO_DEVICE)
     from dsmla_bench.bench.cuda import CudaDevice
     from dsmla_bench.bench.selftest import resolution, run_checks
