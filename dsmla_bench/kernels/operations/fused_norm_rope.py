@@ -164,13 +164,14 @@ class Configuration:
     num_warps: int
 
 
-def _configuration(tokens: int, *, indexer: bool) -> Configuration:
+def _configuration(tokens: int, *, indexer: bool, divides: bool) -> Configuration:
     """Few tokens: a program for every job of a token. Many: enough bytes in flight per program, small jobs grouped.
 
-    In between all programs are on the chip at once, and small ones are done sooner.
+    In between all programs are on the chip at once, and small ones are done sooner. A division of every value by an
+    external scale (``divides``) is worth more warps where nothing else is longer.
     """
     if tokens <= 256:
-        return Configuration(kv=1, q=1, index=4, topk=1, num_warps=4 if indexer or tokens > 8 else 8)
+        return Configuration(kv=1, q=1, index=4, topk=1, num_warps=8 if divides and not indexer and tokens <= 8 else 4)
     if tokens <= 2048:
         return Configuration(kv=2 if indexer else 1, q=1, index=4, topk=4, num_warps=2)
     return Configuration(kv=4, q=2, index=16, topk=4, num_warps=4)
@@ -207,7 +208,7 @@ def plan(
     tokens, indexer = len(inputs.positions), inputs.indexer
     if tokens == 0:
         return None
-    chosen = configuration or _configuration(tokens, indexer=indexer is not None)
+    chosen = configuration or _configuration(tokens, indexer=indexer is not None, divides=fmt.external_scale)
     unit = max(chosen.kv, chosen.q, chosen.index, chosen.topk)
     programs = unit // chosen.kv + unit // chosen.q
     if indexer is not None:
