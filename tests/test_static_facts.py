@@ -62,7 +62,7 @@ def row_of(facts):
     ("before", "after", "finding"),
     [
         ("toy", "spilling", "spills registers: spilled B 0 → "),
-        ("toy", "by_16_bits", "narrower global stores: 9 of 128 bits → 1 of 128 bits, 64 of 16 bits"),
+        ("toy", "by_16_bits", "narrower global stores: 4 of 128 bits, 1 of 64 bits → 1 of 64 bits, 32 of 16 bits"),
         ("nvfp4", "without_native", "no longer uses the native e2m1 conversion"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 
-from dsmla_bench.reports.accuracy_plots import forest_figure, kl_bytes_figure
+from dsmla_bench.reports.accuracy_plots import forest_figure, format_styles, kl_bytes_figure
 from dsmla_bench.reports.accuracy_report import judged_of, tables_of
 from dsmla_bench.reports.comparability import ERROR, KERNELS, kind_of
 from dsmla_bench.reports.comparison import Comparison
@@ -32,11 +32,12 @@ def section_of(run: Run) -> Section:
 def accuracy_section(run: Run) -> Section:
     """The section of an accuracy run. Raises RunError when it has no judged.parquet."""
     judged, tables = judged_of(run), tables_of(run)
-    figures = {"forest": functools.partial(forest_figure, judged)}
+    figures = {"forest": functools.partial(forest_figure, judged, format_styles(judged))}
     data = {"judged": judged.assign(notes=judged["notes"].map(" ".join))}
     if run.has_table("fidelity"):
         fidelity = run.table("fidelity")
-        figures["kl_bytes"] = functools.partial(kl_bytes_figure, fidelity[fidelity["bucket"] == "all"])
+        whole, styles = fidelity[fidelity["bucket"] == "all"], format_styles(judged, fidelity)
+        figures["kl_bytes"] = functools.partial(kl_bytes_figure, whole, styles)
     return Section(
         title="Task accuracy",
         outcome=tables.headline,
