@@ -12,7 +12,8 @@ class Handler(BaseHTTPRequestHandler):
     """Answers /v1/models and /v1/completions by the model, tokenizer and ``echoes`` of its server."""
 
     def do_GET(self):
-        self._answer({"data": [{"id": "tiny", "max_model_len": 512}]})
+        longest = self.server.model.config.max_position_embeddings
+        self._answer({"data": [{"id": "tiny", "max_model_len": longest}]})
 
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

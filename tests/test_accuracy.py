@@ -1,5 +1,6 @@
 """``dsmla-bench accuracy``: what a run holds, the command, and its exit codes."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -13,6 +14,8 @@ from dsmla_bench.cli import accuracy as command
 from dsmla_bench.evals.accuracy_import import import_results
 from dsmla_bench.evals.judging import Margins
 from dsmla_bench.evals.lm_eval_tasks import TaskRecipe
+from dsmla_bench.reports.accuracy_report import tables_of
+from dsmla_bench.reports.renderings import to_markdown, to_text
 from dsmla_bench.results import Run
 
 pytest_plugins = ("accuracy_fixtures",)
@@ -57,6 +60,14 @@ def test_fidelity_holds_formats_against_a_floor_and_names_lines_alike(run):
     assert set(run.table("latents")["layer"]) == {0, 1}
 
 
+def test_of_the_embedded_model_every_report_says_what_it_is_not_for(run):
+    config = {**run.manifest["config"], "model": "embedded"}
+    embedded = dataclasses.replace(run, manifest={**run.manifest, "config": config})
+    for rendered in (to_text, to_markdown):
+        assert "it forecasts nothing for a real DeepSeek" in rendered(tables_of(embedded))
+        assert "forecasts" not in rendered(tables_of(run))
+
+
 def test_a_plan_without_repeat_ablations_and_windows_computes_nothing_of_them(checkpoint, tmp_path):
     found = computed(plan_of(checkpoint, formats=("fp8_ds_mla",), repeat=False, windows=0), tmp_path)
     assert list(found.table("variants")["format"]) == ["bf16", "fp8_ds_mla"]
@@ -84,7 +95,7 @@ def test_a_format_that_cannot_store_the_latents_is_skipped_with_the_reason(tmp_p
 
 
 def test_the_command_offline_from_an_empty_cache(checkpoint, tmp_path):
-    """C10: a task whose data is missing fails before a model is loaded; tasks in a folder need no network."""
+    """Case C10: a task whose data is missing fails before a model is loaded; tasks in a folder need no network."""
     broken = tmp_path / "broken"
     shutil.copytree(checkpoint, broken)
     (broken / "model.safetensors").write_bytes(b"would fail if it were read")

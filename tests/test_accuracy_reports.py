@@ -7,7 +7,7 @@ import pytest
 
 from dsmla_bench.evals import published
 from dsmla_bench.evals.scores import JudgedRow
-from dsmla_bench.reports.accuracy_plots import forest_figure, kl_bytes_figure
+from dsmla_bench.reports.accuracy_plots import forest_figure, format_styles, kl_bytes_figure
 from dsmla_bench.reports.accuracy_tables import accuracy_tables, reference_tables
 from dsmla_bench.reports.curves import NothingToPlotError
 from dsmla_bench.reports.renderings import to_csv, to_markdown, to_text
@@ -55,6 +55,7 @@ def frame(*rows):
 
 
 JUDGED = frame(WORSE, SAME_BITS, UNPAIRED, UNSURE, UNLIKE)
+STYLES = format_styles(JUDGED, FIDELITY)
 
 
 def lines_of(text, *words):
@@ -155,7 +156,7 @@ def test_the_published_table_holds_every_difference_with_its_resolution_beside_t
 
 
 def test_the_forest_has_a_marker_for_every_difference_and_turns_losses_to_the_left():
-    figure = forest_figure(JUDGED)
+    figure = forest_figure(JUDGED, STYLES)
     accuracy, other = figure.axes
     assert [text.get_text() for text in accuracy.get_yticklabels()] == [
         "gsm8k exact_match,strict-match",
@@ -168,20 +169,36 @@ def test_the_forest_has_a_marker_for_every_difference_and_turns_losses_to_the_le
 
 
 def test_unpaired_scores_have_hollow_markers():
-    (axes,) = forest_figure(frame(WORSE, UNPAIRED)).axes
+    (axes,) = forest_figure(frame(WORSE, UNPAIRED), STYLES).axes
     faces = [line.get_markerfacecolor() for line in axes.lines if line.get_marker() != "None"]
     assert [face == "white" for face in faces] == [False, True]
 
 
 def test_kl_is_drawn_over_bytes_with_its_floor():
-    (axes,) = kl_bytes_figure(FIDELITY).axes
+    (axes,) = kl_bytes_figure(FIDELITY, STYLES).axes
     places = [(line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines if line.get_marker() != "None"]
     assert places == [(656.0, 3.7e-3), (352.0, 8.2e-2)]
     assert any(list(line.get_ydata()) == [1e-6, 1e-6] for line in axes.lines)
 
 
+def looks(figure):
+    """Colour and marker of every format in the legend."""
+    handles = zip(figure.legends[0].get_lines(), figure.legends[0].get_texts(), strict=False)
+    return {text.get_text(): (line.get_color(), line.get_marker()) for line, text in handles}
+
+
+def test_a_format_looks_alike_in_both_pictures():
+    """The repeated baseline is a row of the forest and a line in the picture of KL: it takes no format's colour."""
+    judged = frame(dataclasses.replace(UNSURE, format="bf16 (A/A)"), UNSURE, WORSE)
+    forest = looks(forest_figure(judged, format_styles(judged)))
+    kl = looks(kl_bytes_figure(FIDELITY, format_styles(judged, FIDELITY)))
+    for name in ("fp8_ds_mla", "nvfp4_ds_mla"):
+        assert forest[name] == kl[name]
+    assert len({forest[name] for name in ("bf16 (A/A)", "fp8_ds_mla", "nvfp4_ds_mla")}) == 3
+
+
 def test_nothing_to_draw_is_said():
     with pytest.raises(NothingToPlotError, match="no score"):
-        forest_figure(frame(UNLIKE))
+        forest_figure(frame(UNLIKE), STYLES)
     with pytest.raises(NothingToPlotError, match="no format"):
-        kl_bytes_figure(FIDELITY.assign(kl_mean=0.0))
+        kl_bytes_figure(FIDELITY.assign(kl_mean=0.0), STYLES)

@@ -1,11 +1,15 @@
 """``accuracy --server``: a real server's scores are those of the simulation, and what it cannot do shows beforehand."""
 
 import pytest
+import transformers
 from accuracy_runs import computed, load, plan_of
 from completions_server import serving
 
 from dsmla_bench.evals.accuracy import prepare
+from dsmla_bench.evals.accuracy_plan import AccuracyPlan
 from dsmla_bench.evals.backends.server import completions_url
+from dsmla_bench.evals.embedded import embedded_model
+from dsmla_bench.evals.lm_eval_tasks import TaskRecipe
 from dsmla_bench.evals.simulated_cache import attach
 from dsmla_bench.kernels.formats import get_format
 
@@ -42,6 +46,20 @@ def test_servers_score_what_the_simulation_scores(checkpoint, model, tokenizer, 
         assert next(texts) == pytest.approx(next(texts), rel=1e-6)
     assert not documents(served, "bf16").equals(documents(served, "nvfp4_ds_mla"))
     assert set(served.table("judged")["paired"]) == {True}
+
+
+def test_a_server_of_the_embedded_model_scores_what_the_simulation_scores(tmp_path):
+    """Its own tasks, two documents of each: choices, generated answers, greedy matches and bits per byte."""
+    plan = {"recipe": TaskRecipe(limit=2), "repeat": False, "windows": 0, "batch_size": 1}
+    simulated = computed(AccuracyPlan(**plan), tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(embedded_model())
+    with serving(load(embedded_model()), tokenizer) as server:
+        served = computed(AccuracyPlan(**plan, backend="server", servers={"bf16": server.url}), tmp_path)
+    ours, theirs = documents(simulated, "bf16"), documents(served, "bf16")
+    exact = [name for name in ours.index.unique("task") if name != "dsmla_prose"]
+    assert len(exact) == 5
+    assert ours.loc[exact].equals(theirs.loc[exact])
+    assert ours.loc["dsmla_prose", "value"].to_list() == pytest.approx(theirs.loc["dsmla_prose", "value"], rel=1e-6)
 
 
 def test_a_server_without_log_probabilities_of_prompts_is_refused_before_anything_is_scored(

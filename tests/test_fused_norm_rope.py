@@ -279,8 +279,8 @@ def test_many_tokens_take_programs_of_several_each(device, monkeypatch, tokens):
     """Their configuration, on a few tokens more than a unit of it."""
     inputs = with_kv(make(get_format("fp8_ds_mla"), device, 19, draw=whole(-1, 2), blocks=5))
     few = plan(inputs.fmt, inputs, 90).constants
-    many = fused_norm_rope_module._configuration(tokens, indexer=True)
-    monkeypatch.setattr(fused_norm_rope_module, "_configuration", lambda tokens, *, indexer: many)
+    many = fused_norm_rope_module._configuration(tokens, indexer=True, divides=False)
+    monkeypatch.setattr(fused_norm_rope_module, "_configuration", lambda tokens, *, indexer, divides: many)
     assert plan(inputs.fmt, inputs, 90).constants["KV_TOKENS"] > few["KV_TOKENS"]
     assert_same_bytes(inputs)
 

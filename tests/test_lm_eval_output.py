@@ -236,6 +236,8 @@ GOOD = results_of({"t": {"acc,none": 0.5}})
         (results_of({"t": {"acc,none": True}}), {}, "acc,none must be a number"),
         (results_of({"t": {"acc,none": 1.0, "acc_stderr,none": []}}), {}, "acc_stderr,none must be a number"),
         ({**GOOD, "configs": {"t": "x"}}, {}, "configs of t must be a JSON object"),
+        ('{"results": {"t": {"acc,none": 0.5}}, "model_name": "\\ud800"}', {}, "json: not JSON ("),
+        (GOOD, {"t": '{"doc_id": 0, "acc": 1.0, "filtered_resps": ["\\uD800"]}\n'}, "line 1: not JSON"),
         (GOOD, {"t": '{"doc_id": 0}\n{"doc_id": '}, "line 2: not JSON"),
         (GOOD, {"t": "7\n"}, "line 1: a sample must be a JSON object"),
         (GOOD, {"t": '{"acc": 1.0}\n'}, "must have a whole doc_id"),
@@ -269,6 +271,36 @@ def test_values_beyond_all_numbers_are_none(tmp_path):
     (scores,) = read_output(write_results(tmp_path, text), "a")
     assert [found.score for found in scores.aggregates] == [None, None, None]
     assert scores.to_json()
+
+
+def test_a_character_of_two_escapes_is_read(tmp_path):
+    """What is refused are halves of characters, not the pairs that JSON writes one as."""
+    results = json.dumps(results_of({"t": {"acc,none": 0.5}}, model_name="a 🙂 model"))
+    assert "\\ud83d\\ude42" in results
+    (scores,) = read_output(write_results(tmp_path, results), "a")
+    assert scores.recipe.model == "a 🙂 model"
+    assert scores.to_json().encode()
+
+
+@pytest.mark.parametrize("response", [{"a": 1}, [], [None], ["much"], [10**400]])
+def test_responses_that_are_no_likelihoods_cost_the_answer_and_nothing_else(tmp_path, response):
+    results = results_of({"t": {"acc,none": 1.0}}, configs={"t": {"output_type": "multiple_choice"}})
+    sample = json.dumps({"doc_id": 0, "acc": 1.0, "filtered_resps": [[-1.0, True], response]})
+    (scores,) = read_output(write_results(tmp_path, results, {"t": f"{sample}\n"}), "a")
+    assert [(document.value, document.answer) for document in scores.documents] == [(1.0, None)]
+
+
+@pytest.mark.parametrize(("limit", "said"), [(100, "100"), (100.0, "100"), (0.25, "0.25"), (None, "all")])
+def test_a_limit_is_said_alike_by_a_command_line_and_in_process(tmp_path, limit, said):
+    results = results_of({"t": {"acc,none": 0.5}}, config={"limit": limit})
+    (scores,) = read_output(write_results(tmp_path, results), "a")
+    assert scores.recipe.limit == said
+
+
+def test_a_limit_beyond_all_numbers_is_kept_as_it_stands(tmp_path):
+    results = results_of({"t": {"acc,none": 0.5}}, config={"limit": 10**400})
+    (scores,) = read_output(write_results(tmp_path, results), "a")
+    assert scores.recipe.limit == "1" + "0" * 400
 
 
 def test_a_task_name_reaches_no_file_elsewhere(tmp_path):

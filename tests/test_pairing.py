@@ -316,6 +316,7 @@ def test_scores_go_to_json_and_back():
         ('"doc_id": 0', '"doc_id": 0.5', "DocumentScore.doc_id must be of type int"),
         ('"higher_is_better": false', '"higher_is_better": 0', "higher_is_better must be of type bool"),
         ('"weight": ', '"weight": Infinity, "x": ', "no field 'x'"),
+        ('"score": 2.0', '"score": 1e308', "Aggregate.score must be of type float, found 1e+308"),
         ('"notes": []', '"notes": "none"', "notes must be a list"),
         ('"recipe": {', '"recipe": [], "r": {', "no field 'r'"),
         ("{", "[", "not the scores of a task"),

@@ -51,6 +51,11 @@ class Session:
         """The variants that can be computed."""
         return [variant for variant in self.variants if variant.label not in self.skipped]
 
+    @property
+    def compared(self) -> list[Variant]:
+        """The variants of the fidelity pass: all but the A/A."""
+        return [variant for variant in self.computed if not variant.repeat]
+
     def steps(self) -> int:
         """How many names ``execute`` yields."""
         return len(self.computed) * len(self.tasks) + (1 if self.plan.windows else 0)
@@ -92,27 +97,26 @@ def execute(session: Session, run: Run) -> Generator[str]:
 
 def _score(session: Session, cells: Cells, variant: Variant, results: Results) -> Iterator[str]:
     """Take a variant's scores of every task from its cells, or compute them."""
-    facts = session.backend.facts(variant)
-    keys = {name: _key(session, variant, facts, task_sha256(task)) for name, task in session.tasks.items()}
+    keys = cell_keys(session, variant)
     found: dict[str, TaskScores] = {}
     try:
         for name, key in keys.items():
-            stored = _stored(cells, (variant.label, name), key)
+            stored = stored_scores(cells, (variant.label, name), key)
             if stored is not None:
                 found[name] = stored
                 yield f"{variant.label} {name}"
         if len(found) == len(keys):
             return
-        with _one_sentence(), session.backend.open(variant) as lm:
+        with one_sentence(), session.backend.open(variant) as lm:
             for name in [name for name in keys if name not in found]:
-                found[name] = _run(session, variant, facts, lm, name)
+                found[name] = score_task(session, variant, lm, name)
                 cells.save((variant.label, name), keys[name], dataclasses.asdict(found[name]))
                 yield f"{variant.label} {name}"
     finally:
         results.scores[variant.label] = [found[name] for name in keys if name in found]
 
 
-def _stored(cells: Cells, names: tuple[str, ...], key: dict[str, Any]) -> TaskScores | None:
+def stored_scores(cells: Cells, names: tuple[str, ...], key: dict[str, Any]) -> TaskScores | None:
     """The scores that a cell holds; None, with a warning, where it holds something else."""
     found = cells.load(names, key)
     try:
@@ -122,8 +126,9 @@ def _stored(cells: Cells, names: tuple[str, ...], key: dict[str, Any]) -> TaskSc
         return None
 
 
-def _run(session: Session, variant: Variant, facts: Mapping[str, Any], lm: Any, name: str) -> TaskScores:
+def score_task(session: Session, variant: Variant, lm: Any, name: str) -> TaskScores:
     """One task by one variant."""
+    facts = session.backend.facts(variant)
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for results; lm-eval prints
         found = run_task(lm, name, session.tasks[name], session.plan.recipe)
     arguments = {"pretrained": session.plan.model, "tokenizer": facts.get("tokenizer_sha256")}
@@ -135,42 +140,65 @@ def _run(session: Session, variant: Variant, facts: Mapping[str, Any], lm: Any, 
 
 def _measure_fidelity(session: Session, cells: Cells, results: Results) -> None:
     """Take the fidelity of all variants from its cell, or compute it, where the backend has it."""
-    formats = [variant for variant in session.computed if not variant.repeat]
-    facts = {variant.label: session.backend.facts(variant) for variant in formats}
-    key = {
-        "facts": facts,
+    key = fidelity_key(session)
+    found = cells.load((FIDELITY,), key)
+    if found is None and (found := measured_fidelity(session)) is not None:
+        cells.save((FIDELITY,), key, found)
+    _add_fidelity(results, found)
+
+
+def _add_fidelity(results: Results, found: Mapping[str, Any] | None) -> None:
+    if found is not None:
+        results.fidelity = [FidelityTableRow(**row) for row in found["fidelity"]]
+        results.latents = [LatentRow(**row) for row in found["latents"]]
+
+
+def fidelity_key(session: Session) -> dict[str, Any]:
+    """Everything that decides the fidelity of the variants."""
+    return {
+        "facts": {variant.label: session.backend.facts(variant) for variant in session.compared},
         "tasks": {name: task_sha256(task) for name, task in session.tasks.items()},
         "windows": [session.plan.windows, session.plan.window_tokens],
         **computed_by(),
     }
-    found = cells.load((FIDELITY,), key)
-    if found is None:
-        with _one_sentence():
-            measured = session.backend.fidelity(
-                formats, session.tasks, session.plan.windows, session.plan.window_tokens
-            )
-        if measured is None:
-            return
-        found = {name: [dataclasses.asdict(row) for row in rows] for name, rows in zip(PARTS, measured, strict=True)}
-        cells.save((FIDELITY,), key, found)
-    results.fidelity = [FidelityTableRow(**row) for row in found["fidelity"]]
-    results.latents = [LatentRow(**row) for row in found["latents"]]
+
+
+def measured_fidelity(session: Session) -> dict[str, Any] | None:
+    """The fidelity of the variants, as its cell holds it; None where the backend has none."""
+    plan = session.plan
+    with one_sentence():
+        measured = session.backend.fidelity(session.compared, session.tasks, plan.windows, plan.window_tokens)
+    if measured is None:
+        return None
+    return {name: [dataclasses.asdict(row) for row in rows] for name, rows in zip(PARTS, measured, strict=True)}
+
+
+def collect(session: Session, run: Run) -> None:
+    """Write the tables of what ``run`` holds; computes nothing."""
+    cells = Cells(run.path / "cells")
+    results = Results(session.plan.baseline, [_variant_row(session, variant) for variant in session.variants])
+    for variant in session.computed:
+        found = [stored_scores(cells, (variant.label, name), key) for name, key in cell_keys(session, variant).items()]
+        results.scores[variant.label] = [scores for scores in found if scores is not None]
+    if session.plan.windows:
+        _add_fidelity(results, cells.load((FIDELITY,), fidelity_key(session)))
+    results.write(run, session.plan.margins)
 
 
 PARTS = ("fidelity", "latents")
 """What the cell of the fidelity pass holds."""
 
 
-def _key(session: Session, variant: Variant, facts: Mapping[str, Any], task: str) -> dict[str, Any]:
-    """Everything that decides the scores of a task by a variant."""
-    return {
+def cell_keys(session: Session, variant: Variant) -> dict[str, dict[str, Any]]:
+    """Task → everything that decides its scores by a variant."""
+    key = {
         "backend": session.backend.name,
-        **facts,
+        **session.backend.facts(variant),
         "repeat": variant.repeat,
-        "task_sha256": task,
         **dataclasses.asdict(session.plan.recipe),
         **computed_by(),
     }
+    return {name: {**key, "task_sha256": task_sha256(task)} for name, task in session.tasks.items()}
 
 
 def _variant_row(session: Session, variant: Variant) -> VariantRow:
@@ -197,7 +225,7 @@ def _described(backend: Backend, variant: Variant) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _one_sentence() -> Iterator[None]:
+def one_sentence() -> Iterator[None]:
     """Memory that runs out becomes a ValueError that says what to do."""
     try:
         yield

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+from dsmla_bench.places import Place, read, write_whole
 
 
 @dataclass(frozen=True)
 class Cells:
     """The cells below a run's folder."""
 
-    folder: Path
+    folder: Place
 
     def load(self, names: tuple[str, ...], key: dict[str, Any]) -> dict[str, Any] | None:
         """What was found under these names and this key; None, with a warning saying why, where a cell does not fit.
@@ -31,38 +31,32 @@ class Cells:
         """
         file = self._file(names)
         try:
-            stored = json.loads(file.read_text(encoding="utf-8"))
+            stored = json.loads(read(file))
             known, found = stored["key"], stored["found"]
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             warnings.warn(f"{file}: is damaged ({error}) and is computed again", stacklevel=2)
             return None
-        if differing := _differing(known, _plain(key)):
-            why = f"{differing[0]} is another one than before"
+        if different := differing(known, _plain(key)):
+            why = f"{different[0]} is another one than before"
             warnings.warn(f"{self.folder.parent}: what was finished is computed again where {why}", stacklevel=2)
             return None
         return dict(found)
 
     def save(self, names: tuple[str, ...], key: dict[str, Any], found: dict[str, Any]) -> None:
         """Write a cell by replacing it whole. Raises ValueError where ``found`` holds what JSON does not."""
-        file = self._file(names)
-        file.parent.mkdir(exist_ok=True)
-        temporary = file.with_suffix(".tmp")
-        with open(temporary, "w", encoding="utf-8") as stream:
-            json.dump({"key": _plain(key), "found": found}, stream, ensure_ascii=False, allow_nan=False)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(file)
+        text = json.dumps({"key": _plain(key), "found": found}, ensure_ascii=False, allow_nan=False)
+        write_whole(self._file(names), text.encode("utf-8"))
 
-    def _file(self, names: tuple[str, ...]) -> Path:
+    def _file(self, names: tuple[str, ...]) -> Place:
         """A name that every file system takes, told apart by a hash where names differ in what it leaves out."""
         readable = ".".join(re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") for name in names)
         short = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:8]
         return self.folder / f"{readable[:100]}.{short}.json"
 
 
-def _differing(known: Any, wanted: dict[str, Any]) -> list[str]:
+def differing(known: Any, wanted: dict[str, Any]) -> list[str]:
     """The parts of two keys that are not the same."""
     if not isinstance(known, dict):
         return ["key"]

@@ -30,7 +30,12 @@ def require_extra() -> None:
         )
 
 
+def environment(*, online: bool) -> dict[str, str]:
+    """The variables that silence the libraries' progress and, unless ``online``, forbid them the network."""
+    return QUIET if online else {**QUIET, **OFFLINE}
+
+
 def set_environment(*, online: bool) -> None:
     """Silence the libraries' progress and logs, and forbid them the network unless ``online``."""
-    os.environ.update(QUIET if online else {**QUIET, **OFFLINE})
+    os.environ.update(environment(online=online))
     logging.getLogger("lm_eval").setLevel(logging.ERROR)

@@ -11,12 +11,13 @@ from dsmla_bench.evals.accuracy_results import Results
 from dsmla_bench.evals.accuracy_rows import VariantRow
 from dsmla_bench.evals.judging import Margins
 from dsmla_bench.evals.lm_eval_output import read_output
+from dsmla_bench.places import Where
 from dsmla_bench.results import Run, config_hash
 
 BASELINE = "bf16"
 
 
-def import_results(paths: Mapping[str, Path], out: Path, margins: Margins) -> Run:
+def import_results(paths: Mapping[str, Path], out: Where, margins: Margins) -> Run:
     """A finished run below ``out`` of format → its folder of results. The baseline is bf16, else the one named first.
 
     Raises ValueError for fewer than two formats, and as ``read_output`` does; nothing is written then.

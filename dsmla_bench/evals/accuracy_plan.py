@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +20,7 @@ from dsmla_bench.evals.judging import Margins
 from dsmla_bench.evals.lm_eval_tasks import TaskRecipe
 from dsmla_bench.evals.model_files import find_model, find_tokenizer
 from dsmla_bench.kernels.formats import get_format
+from dsmla_bench.places import Where
 from dsmla_bench.results import Run, config_hash
 
 if TYPE_CHECKING:
@@ -155,23 +156,25 @@ class AccuracyPlan:
         """The plan as plain data."""
         return dataclasses.asdict(self)
 
-    def manifest(self) -> dict[str, Any]:
-        """What the run's manifest says of the plan and of this machine."""
-        device = {"device": describe_device(0)} if self.device == "cuda" and self.backend != "server" else {}
+    def manifest(self, devices: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+        """What the run's manifest says of the plan and of this machine, or of a cluster's ``devices``."""
+        if not devices and self.device == "cuda" and self.backend != "server":
+            devices = [describe_device(0)]
+        device = {"device": devices[0], "devices": list(devices)} if devices else {}
         facts = {"kind": "accuracy", "argv": ["dsmla-bench", *sys.argv[1:]], **describe(), **device}
         return {**facts, "baseline": self.baseline, "config": self.config, "config_hash": config_hash(self.config)}
 
-    def create_run(self, out: Path) -> Run:
+    def create_run(self, out: Where, devices: Sequence[dict[str, Any]] = ()) -> Run:
         """A new run folder below ``out``."""
-        return Run.create(out, self.manifest())
+        return Run.create(out, self.manifest(devices))
 
-    def resume_run(self, path: Path) -> Run:
+    def resume_run(self, path: Where, devices: Sequence[dict[str, Any]] = ()) -> Run:
         """The accuracy run at ``path``, to be gone on with as this plan says. Raises ValueError when it is none."""
         manifest = Run.load(path).manifest
         if manifest.get("kind") != "accuracy":
             raise ValueError(f"{path}: is no accuracy run; --resume takes the folder that dsmla-bench accuracy printed")
         run = Run.resume(path, manifest.get("config") or {})
-        run.manifest.update(self.manifest())
+        run.manifest.update(self.manifest(devices))
         run.write_manifest()
         return run
 

@@ -16,6 +16,7 @@ from dsmla_bench.evals.data import KINDS, SIGMAS, Source, Synthetic
 from dsmla_bench.evals.data_files import open_file
 from dsmla_bench.evals.model_latents import ModelText
 from dsmla_bench.kernels.formats import CacheFormat, Geometry, get_format
+from dsmla_bench.places import Where
 from dsmla_bench.results import Run, config_hash
 
 DEFAULT_TOKENS = 4096
@@ -108,7 +109,7 @@ class ErrorPlan:
         """The plan as plain data."""
         return dataclasses.asdict(self)
 
-    def create_run(self, out: Path) -> Run:
+    def create_run(self, out: Where) -> Run:
         """A new run folder below ``out`` with a manifest of kind "error"."""
         device = {"device": describe_device(0)} if self.device == "cuda" else {}
         manifest = {"kind": "error", "argv": sys.argv, "seed": self.seed, **describe(), **device}

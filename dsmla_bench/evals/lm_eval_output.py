@@ -99,8 +99,11 @@ def _samples(file: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _parsed(text: bytes) -> object:
-    """A JSON document. Raises ValueError where it is none."""
+    """A JSON document. Raises ValueError where it is none, or holds halves of characters, which cannot be written."""
     try:
-        return json.loads(text)
+        found: object = json.loads(text)
+        if b"\\ud" in text.lower():
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON ({' '.join(str(error).split()):.80})") from error

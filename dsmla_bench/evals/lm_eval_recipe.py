@@ -42,7 +42,7 @@ def recipe_of(results: Mapping[str, Any], task: str) -> Recipe:
 def _limit(config: Mapping[str, Any]) -> str | None:
     """How many documents were asked for: a command line's 100.0 is the 100 of a run in process."""
     found = config.get("limit")
-    return f"{found:g}" if isinstance(found, (int, float)) else _known(config, "limit", "all")
+    return f"{found:g}" if isinstance(found, float) or whole(found) is not None else _known(config, "limit", "all")
 
 
 def _known(section: Mapping[str, Any], key: str, unset: str) -> str | None:

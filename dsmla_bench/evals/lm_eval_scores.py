@@ -164,7 +164,7 @@ def _answer(responses: object, kind: str) -> str | None:
     if kind == "multiple_choice":
         try:
             likelihoods = [float(response[0]) for response in responses]
-        except (TypeError, ValueError, IndexError):
+        except (TypeError, ValueError, LookupError, OverflowError):
             return None
         return str(likelihoods.index(max(likelihoods)))
     if kind != "generate_until" or not isinstance(responses[0], str):

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from dsmla_bench.evals.lm_eval_fields import LARGEST
 
 AGGREGATIONS = ("mean", "exp_mean", "other")
 VERDICTS = ("equivalent", "non-inferior", "worse", "inconclusive", "not significant", "not comparable")
@@ -227,7 +228,7 @@ def _value(name: str, hint: Any, value: object) -> object:
     whole = isinstance(value, int) and not isinstance(value, bool)
     if hint is float and (isinstance(value, float) or (whole and abs(typing.cast(int, value)) < 2**63)):
         number = float(typing.cast(float, value))
-        if math.isfinite(number):
+        if abs(number) <= LARGEST:
             return number
     elif type(value) is hint:
         return value

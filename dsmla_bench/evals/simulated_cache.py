@@ -21,6 +21,7 @@ What is simulated is the error of the format. What kernels lose by the order or 
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from transformers import DynamicCache
 from dsmla_bench.evals.codec import Codec, require_probes, why_not
 from dsmla_bench.evals.mla_families import TRANSFORMERS, cache_argument, geometry_of
 from dsmla_bench.kernels.formats import CacheFormat, Geometry
-from dsmla_bench.kernels.providers import load_providers
+from dsmla_bench.kernels.providers import Provider, load_providers
 
 Prefill = Literal["cache", "fresh"]
 CodecName = Literal["torch", "kernels"]
@@ -228,11 +229,17 @@ def codec_of(
         raise ValueError(f"codec must be torch or kernels, found {name!r}")
     provider = None
     if name == "kernels" or (name is None and device.type == "cuda"):
-        provider = load_providers({})["triton"]
+        provider = kernels()
         reason = why_not(variant.fmt, "triton", provider, device)
         if reason is not None:
             raise ValueError(f'{reason}; codec "torch" gives the same bits')
     return Codec(variant.fmt, geometry, device, provider, variant.scale(layer), variant.latent_scale, variant.only)
+
+
+@functools.cache
+def kernels() -> Provider:
+    """This project's kernels. Kept, because a model gets a cache for every call, and looking for providers is slow."""
+    return load_providers({})["triton"]
 
 
 def as_values(kv_c: torch.Tensor, k_pe: torch.Tensor) -> torch.Tensor:

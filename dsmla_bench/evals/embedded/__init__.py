@@ -1,7 +1,8 @@
 """The embedded model: a small DeepSeek-V3 that lets accuracy be run anywhere, offline, in minutes.
 
-``MODEL`` is a folder that ``from_pretrained`` takes once it has weights: config and tokenizer are there. ``corpus`` and
-``tokenizer`` make what training needs, ``train`` trains.
+``MODEL`` is a folder that ``from_pretrained`` takes; its MODEL_CARD.md says what the model is for and what it is not.
+``corpus`` and ``tokenizer`` make what training needs, ``circuit`` the weights that it starts from, ``curriculum`` the
+lessons; ``train`` trains, and ``scores`` tells how hard the tasks are.
 """
 
 from pathlib import Path
@@ -15,7 +16,7 @@ def embedded_model() -> Path:
     """``MODEL`` with its weights. Raises ValueError where it is without them."""
     if not (MODEL / "model.safetensors").is_file():
         raise ValueError(
-            "this installation is without the weights of the embedded model: train it (docs/embedded_model.md), or "
+            f"{MODEL} is without model.safetensors, the weights of the embedded model: install dsmla-bench again, or "
             "name a local checkpoint with --model"
         )
     return MODEL

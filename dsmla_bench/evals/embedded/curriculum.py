@@ -3,12 +3,8 @@
 A ``Lesson`` names a task, a size and a seed; ``batch`` makes its tokens, a pure function of the lesson and the text.
 ``Curriculum`` hands lessons out. Every task has a level; a lesson's size is drawn between a quarter of it and it, so
 that no fixed length is learned. When the running accuracy of lessons of the level passes 0.9, the level grows by a
-quarter. Every ``LESSONS_PER_STEP`` lessons make one step of the optimizer.
-
-Until recall of few symbols has reached ``HEAD_START`` pairs there is nothing else: binding a value to a key has to be
-learned from two pairs and sixteen symbols on, and is not when other tasks, above all prose, pull at the weights at the
-same time. All else builds on it. From then on every step holds one lesson of prose beside those of tasks, because steps
-of one task at a time undo each other.
+quarter. Every ``LESSONS_PER_STEP`` lessons make one step of the optimizer, and half of them are of prose: steps of one
+task at a time undo each other.
 """
 
 from __future__ import annotations
@@ -27,11 +23,8 @@ from tokenizers import Tokenizer
 
 from dsmla_bench.evals.embedded import MODEL
 from dsmla_bench.evals.tasks import copy, definitions, needle, prose, recall, variable_tracking
-from dsmla_bench.evals.tasks.text import Part, keys, symbols
+from dsmla_bench.evals.tasks.text import Part, symbols
 
-FIRST = "recall_of_few"
-HEAD_START = 32
-FEWEST_SYMBOLS = 16
 LESSONS_PER_STEP = 4
 GROWTH = 1.25
 ENOUGH_ACCURACY = 0.9
@@ -64,19 +57,16 @@ Draw = Callable[[random.Random, random.Random, int, Text], list[Part]]
 they have in common besides their size), the size, and the training text."""
 
 
-def _recall_of_few(rng: random.Random, _: random.Random, size: int, text: Text) -> list[Part]:
-    return _recalled(rng, recall.drawn_pairs(rng, size, 1, max(FEWEST_SYMBOLS, 2 * size)))
-
-
 def _recall(rng: random.Random, _: random.Random, size: int, text: Text) -> list[Part]:
-    return _recalled(rng, recall.drawn_pairs(rng, size, 1))
+    return _recalled(rng, recall.one_symbol_keys(rng, size))
 
 
 def _recall_of_two(rng: random.Random, _: random.Random, size: int, text: Text) -> list[Part]:
-    return _recalled(rng, recall.drawn_pairs(rng, size, 2))
+    return _recalled(rng, recall.two_symbol_keys(rng, size))
 
 
-def _recalled(rng: random.Random, listed: list[tuple[str, str]]) -> list[Part]:
+def _recalled(rng: random.Random, drawn_keys: list[str]) -> list[Part]:
+    listed = recall.with_values(rng, drawn_keys)
     # Asked with replacement: without, the values not asked for yet are a guess that is learned instead of the keys.
     return recall.layout(listed, rng.choices(listed, k=max(4, min(len(listed), MOST_ANSWERS))))
 
@@ -120,14 +110,13 @@ class Course:
 
 
 COURSES = {
-    "recall_of_few": Course(2, 2, 128, 0.02, _recall_of_few),  # pairs
-    "recall": Course(2, 8, len(keys()), 0.16, _recall),  # pairs
-    "recall_of_two": Course(2, 4, 768, 0.16, _recall_of_two),  # pairs
-    "copy": Course(4, 8, 384, 0.08, _copy),  # words
-    "copy_of_few": Course(4, 8, 384, 0.1, _copy_of_few),  # words
-    "variable_tracking": Course(2, 4, 300, 0.16, _variable_tracking),  # links
-    "needle": Course(100, 200, 6000, 0.16, _needle),  # characters
-    "definitions": Course(2, 2, 48, 0.16, _definitions),  # entries
+    "recall": Course(2, 32, 256, 0.2, _recall),  # pairs
+    "recall_of_two": Course(2, 32, 256, 0.15, _recall_of_two),  # pairs
+    "copy": Course(4, 64, 256, 0.05, _copy),  # words
+    "copy_of_few": Course(4, 32, 256, 0.15, _copy_of_few),  # words
+    "variable_tracking": Course(2, 4, 200, 0.2, _variable_tracking),  # links
+    "needle": Course(100, 400, 4000, 0.1, _needle),  # characters
+    "definitions": Course(2, 4, 48, 0.15, _definitions),  # entries
     "prose": Course(2000, 2000, 2000, 0.0, _prose),  # characters
 }
 
@@ -169,18 +158,11 @@ class Curriculum:
         rng = random.Random(self.seed)
         for number in itertools.count():
             (task,) = rng.choices(list(COURSES), [course.share for course in COURSES.values()])
-            if not self.is_begun:
-                task = FIRST
-            elif number % LESSONS_PER_STEP == 0:
+            if number % 2 == 0:
                 task = "prose"
             level = self.levels[task].level
             size = rng.randint(max(COURSES[task].smallest, level // 4), level)
             yield Lesson(task, level, size, f"train/{self.seed}/{number}")
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether recall has had its head start."""
-        return self.levels[FIRST].size >= HEAD_START
 
     def report(self, lesson: Lesson, accuracy: float) -> None:
         """The share of a lesson's answer tokens that the model had right."""

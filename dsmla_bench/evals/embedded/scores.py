@@ -6,21 +6,45 @@ first choice is right at every token of the answer, read in one pass: what greed
 
 from __future__ import annotations
 
+import functools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from transformers import Cache, DynamicLayer
 
 from dsmla_bench.evals.embedded.curriculum import encoded, padded
+from dsmla_bench.evals.simulated_cache import attach
 from dsmla_bench.evals.tasks import copy, definitions, needle, prose, recall, variable_tracking
-from dsmla_bench.evals.tasks.text import Part, held_out_definitions, held_out_prose
-from dsmla_bench.kernels.formats import CacheFormat, Geometry, get_format
+from dsmla_bench.evals.tasks.text import Document, Part, held_out_prose, keys
+from dsmla_bench.kernels.formats import CacheFormat, get_format
 
 FORMATS = ("bf16", "fp8", "fp8_ds_mla", "nvfp4_ds_mla")
 BATCH_TOKENS = 65536
+WORDS = len(keys())
+RECALL = [
+    *((pairs, 1, WORDS) for pairs in (64, 256)),
+    *((pairs, 2, alphabet) for pairs, alphabet in ((32, 6), (64, 9), (256, 17), (512, 24), (1000, 33))),
+    *((pairs, 3, alphabet) for pairs, alphabet in ((32, 4), (32, 6), (64, 6), (64, 8), (128, 8), (256, 10))),
+]
+VARIABLE_TRACKING = [
+    *((chains, hops, 0) for chains, hops in ((8, 8), (32, 8), (32, 16))),
+    *((8, 4, strays) for strays in (1, 2, 3)),
+    *((8, 6, strays) for strays in (1, 2, 4)),
+    *((chains, hops, 4) for chains, hops in ((8, 8), (16, 4), (16, 8))),
+]
+COPY = [
+    *((length, length, 64) for length in (64, 128, 256)),
+    *((length, length, 32) for length in (32, 64, 96, 128, 192)),
+    *((length, length, 16) for length in (32, 64)),
+]
+NEEDLE = [
+    *((characters, needles, WORDS, WORDS, 0.5) for characters in (1000, 8000) for needles in (1, 8)),
+    *((600, 8, of_names, of_codes, 0.5) for of_names in (3, 4, 8) for of_codes in (8, 16, WORDS)),
+    *((1200, 16, 5, of_codes, 0.5) for of_codes in (8, 16, WORDS)),
+]
+DEFINITIONS = [(entries, left_out) for entries in (8, 16, 32) for left_out in (0, 20, 40, 60)]
 
 
 class Stratum(NamedTuple):
@@ -32,20 +56,16 @@ class Stratum(NamedTuple):
 
 
 def strata() -> Iterator[Stratum]:
-    """The grid of tasks and sizes."""
-    for pairs in (16, 32, 64, 128, 256, 512, 768, 1000):
-        for symbols in (1, 2):
-            if symbols == 2 or pairs <= 256:
-                yield Stratum("recall", f"{pairs}x{symbols}", _recall(pairs, symbols))
-    for chains, hops in ((4, 4), (8, 8), (16, 4), (16, 8), (16, 16), (32, 8), (32, 16), (64, 4), (64, 8)):
-        yield Stratum("variable_tracking", f"{chains}x{hops}", _variable_tracking(chains, hops))
-    for length, alphabet in ((32, 8), (64, 8), (64, 64), (128, 8), (128, 32), (256, 16), (256, 256), (384, 64)):
-        yield Stratum("copy", f"{length}of{alphabet}", _copy(length, alphabet))
-    for characters in (500, 1000, 2000, 4000, 8000):
-        for needles in (1, 8):
-            yield Stratum("needle", f"{characters}x{needles}", _needle(characters, needles))
-    for entries in (4, 8, 16, 32, 64):
-        yield Stratum("definitions", f"{entries}", _definitions(entries))
+    """The grid of tasks and sizes, in the order of a task's ``strata``."""
+    for task, document, grid in (
+        ("recall", recall.document, RECALL),
+        ("variable_tracking", variable_tracking.document, VARIABLE_TRACKING),
+        ("copy", copy.document, COPY),
+        ("needle", needle.document, NEEDLE),
+        ("definitions", definitions.document, DEFINITIONS),
+    ):
+        for sizes in grid:
+            yield Stratum(task, " ".join(map(str, sizes)), functools.partial(_asked, document, sizes))
     yield Stratum("prose", "2000", lambda rng: prose.draw(rng, held_out_prose(), 2000))
 
 
@@ -68,14 +88,11 @@ def _forward(model: Any, tokens: np.ndarray, answers: np.ndarray, fmt: CacheForm
     """Log-probabilities [answer tokens, vocabulary] in fp32."""
     rows = max(1, BATCH_TOKENS // tokens.shape[1])
     found = []
-    for start in range(0, len(tokens), rows):
-        ids = torch.from_numpy(tokens[start : start + rows]).to(model.device)
-        wanted = torch.from_numpy(answers[start : start + rows]).to(model.device)
-        cache = Cache(layers=[_SimulatedLayer(fmt) for _ in range(model.config.num_hidden_layers)])
-        with torch.no_grad():
-            hidden = model.model(input_ids=ids, past_key_values=cache, use_cache=True)[0]
-            logits = model.lm_head(hidden[:, :-1][wanted[:, 1:]]).float()
-        found.append(logits.log_softmax(-1))
+    with attach(model, fmt), torch.no_grad():
+        for start in range(0, len(tokens), rows):
+            ids = torch.from_numpy(tokens[start : start + rows]).to(model.device)
+            wanted = torch.from_numpy(answers[start : start + rows]).to(model.device)
+            found.append(model(ids).logits[:, :-1][wanted[:, 1:]].float().log_softmax(-1))
     return torch.cat(found)
 
 
@@ -94,37 +111,6 @@ def _figures(found: torch.Tensor, reference: torch.Tensor, tokens: np.ndarray, a
     }
 
 
-class _SimulatedLayer(DynamicLayer):
-    """A cache layer whose latent and RoPE key went through a format."""
-
-    def __init__(self, fmt: CacheFormat) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.fmt = fmt
-
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """``key_states`` is the latent [B, 1, S, 512] and ``value_states`` the RoPE key [B, 1, S, 64]."""
-        width, rope = key_states.shape[-1], value_states.shape[-1]
-        one = torch.ones(1, device=key_states.device)
-        rows = self.fmt.quantize(key_states.reshape(-1, width), value_states.reshape(-1, rope), one)
-        kv_c, k_pe = self.fmt.dequantize(rows, Geometry(width, rope), one)
-        return super().update(kv_c.view_as(key_states), k_pe.view_as(value_states), *args, **kwargs)
-
-
-def _recall(pairs: int, symbols: int) -> Callable[[random.Random], list[Part]]:
-    return lambda rng: recall.draw(rng, pairs, symbols, 1)
-
-
-def _variable_tracking(chains: int, hops: int) -> Callable[[random.Random], list[Part]]:
-    return lambda rng: variable_tracking.draw(rng, chains, hops, 1)
-
-
-def _copy(length: int, alphabet: int) -> Callable[[random.Random], list[Part]]:
-    return lambda rng: copy.draw(rng, length, alphabet)
-
-
-def _needle(characters: int, needles: int) -> Callable[[random.Random], list[Part]]:
-    return lambda rng: needle.draw(rng, held_out_prose(), characters, needles, 1)
-
-
-def _definitions(entries: int) -> Callable[[random.Random], list[Part]]:
-    return lambda rng: definitions.draw(rng, held_out_definitions(), entries, 1)
+def _asked(document: Callable[..., Document], sizes: Sequence[Any], rng: random.Random) -> list[Part]:
+    drawn = document(rng, *sizes)
+    return [Part(drawn["prompt"]), Part(drawn["answer"], answer=True)]

@@ -1,8 +1,11 @@
-"""A glossary, then definitions from it whose words are asked for.
+"""A glossary read backwards: definitions with their words, then definitions whose words are asked for.
 
-- river: a large natural stream of water
-…
-Which word means a large natural stream of water? It is   → river
+    a large natural stream of water: river
+    …
+    a large natural stream of water:   → river
+
+Definitions that end alike are told apart only by what stands further back. Documents ask with some words left out,
+which training does not.
 """
 
 from __future__ import annotations
@@ -35,9 +38,9 @@ def draw(rng: random.Random, glossary: Sequence[Entry], entries: int, questions:
 
 def layout(listed: Sequence[Entry], asked: Sequence[Entry]) -> list[Part]:
     """The text of a glossary, and of the entries that are asked for."""
-    parts = [Part("\n".join(f"- {word}: {definition}" for word, definition in listed))]
+    parts = [Part("\n".join(f"{definition}: {word}" for word, definition in listed))]
     for word, definition in asked:
-        parts += [Part(f"\nWhich word means {definition}? It is"), Part(f" {word}", answer=True)]
+        parts += [Part(f"\n{definition}:"), Part(f" {word}", answer=True)]
     return parts
 
 
@@ -53,15 +56,23 @@ def entries_of(rng: random.Random, glossary: Sequence[Entry], count: int) -> lis
     return list(chosen.items())
 
 
-def document(rng: random.Random, entries: int) -> Document:
-    """One definition is asked for, with its word and other words of the glossary to choose from."""
+def thinned(rng: random.Random, definition: str, percent: int) -> str:
+    """The definition without so many percent of its words, at least one left."""
+    words = definition.split()
+    kept = rng.sample(range(len(words)), max(1, round(len(words) * (100 - percent) / 100)))
+    return " ".join(words[place] for place in sorted(kept))
+
+
+def document(rng: random.Random, entries: int, left_out: int) -> Document:
+    """One definition, ``left_out`` percent of it missing, is asked for; to choose from words of the glossary."""
     listed = entries_of(rng, held_out_definitions(), entries)
-    asked, *others = rng.sample(listed, CHOICES)
-    choices = [f" {word}" for word, _ in (asked, *others)]
+    (word, definition), *others = rng.sample(listed, CHOICES)
+    choices = [f" {word}", *(f" {other}" for other, _ in others)]
     rng.shuffle(choices)
-    return prompt_and_answer(layout(listed, [asked])) | {"choices": choices, "entries": entries}
+    asked = prompt_and_answer(layout(listed, [(word, thinned(rng, definition, left_out))]))
+    return asked | {"choices": choices, "entries": entries, "left_out": left_out}
 
 
 def dataset(seed: int, strata: Sequence[Sequence[int]], **_: Any) -> dict[str, Any]:
-    """Strata [documents, entries of the glossary]."""
+    """Strata [documents, entries of the glossary, percent of the definition's words left out]."""
     return as_test_split(documents("definitions", seed, strata, document))

@@ -1,7 +1,9 @@
 """Needles in running text: sentences that give a code of four words, one of which is asked for.
 
-… The code of river is stone lamp cloud moon. …
-The code of river is   → stone lamp cloud moon.
+    … The code of river is stone lamp cloud moon. …
+    The code of river is   → stone lamp cloud moon.
+
+In documents a name is two words that others share, and codes are made of few words.
 """
 
 from __future__ import annotations
@@ -17,32 +19,35 @@ from dsmla_bench.evals.tasks.text import (
     documents,
     held_out_prose,
     keys,
+    phrases,
     prompt_and_answer,
     values,
 )
 
-CODE_SYMBOLS = 4
+NAME_WORDS, CODE_WORDS = 2, 4
 
 
-def draw(
-    rng: random.Random, lines: Sequence[str], characters: int, needles: int, questions: int, depth: float | None = None
-) -> list[Part]:
-    """Text of about so many characters with ``needles`` needles in it, ``questions`` of which are asked for.
+def draw(rng: random.Random, lines: Sequence[str], characters: int, needles: int, questions: int) -> list[Part]:
+    """Text of about so many characters with ``needles`` needles anywhere in it, ``questions`` of which are asked for.
 
-    The first one asked for lies at ``depth``, from 0 to 1; None: anywhere, as all others do.
+    Names are of one word, and no code has a word twice.
     """
-    names = rng.sample(keys(), needles)
-    codes = ["".join(f" {word}" for word in rng.sample(values(), CODE_SYMBOLS)) + "." for _ in names]
-    haystack = filler(rng, lines, characters)
+    names = [f" {name}" for name in rng.sample(keys(), needles)]
+    codes = ["".join(f" {word}" for word in rng.sample(values(), CODE_WORDS)) for _ in names]
     depths = [rng.random() for _ in names]
-    if depth is not None:
-        depths[0] = depth
-    length = len(haystack)
+    return layout(filler(rng, lines, characters), names, codes, depths, questions)
+
+
+def layout(
+    haystack: Sequence[str], names: Sequence[str], codes: Sequence[str], depths: Sequence[float], questions: int
+) -> list[Part]:
+    """The words of a text with needles at depths from 0 to 1, and the first so many of them asked for."""
+    words = list(haystack)
     for place, name, code in sorted(zip(depths, names, codes, strict=True), reverse=True):
-        haystack.insert(round(place * length), f"The code of {name} is{code}")
-    parts = [Part(" ".join(haystack))]
-    for index in range(questions):
-        parts += [Part(f"\nThe code of {names[index]} is"), Part(codes[index], answer=True)]
+        words.insert(round(place * len(haystack)), f"The code of{name} is{code}.")
+    parts = [Part(" ".join(words))]
+    for name, code in list(zip(names, codes, strict=True))[:questions]:
+        parts += [Part(f"\nThe code of{name} is"), Part(f"{code}.", answer=True)]
     return parts
 
 
@@ -59,13 +64,19 @@ def filler(rng: random.Random, lines: Sequence[str], characters: int) -> list[st
     return words
 
 
-def document(rng: random.Random, characters: int, needles: int, depth: float) -> Document:
-    """One needle is asked for, at that depth of text that the embedded model never saw."""
-    asked = prompt_and_answer(draw(rng, held_out_prose(), characters, needles, 1, depth))
-    return asked | {"characters": characters, "needles": needles, "depth": depth}
+def document(rng: random.Random, characters: int, needles: int, of_names: int, of_codes: int, depth: float) -> Document:
+    """One needle is asked for, at that depth of text that the embedded model never saw; the others lie anywhere.
+
+    Names are made of ``of_names`` different words, codes of ``of_codes``.
+    """
+    names = phrases(rng, keys(), of_names, needles, NAME_WORDS)
+    codes = phrases(rng, values(), of_codes, needles, CODE_WORDS)
+    depths = [depth, *(rng.random() for _ in names[1:])]
+    asked = layout(filler(rng, held_out_prose(), characters), names, codes, depths, questions=1)
+    return prompt_and_answer(asked) | {"characters": characters, "needles": needles, "depth": depth}
 
 
 def dataset(seed: int, strata: Sequence[Sequence[int]], depths: Sequence[float], **_: Any) -> dict[str, Any]:
-    """Strata [documents at each depth, characters, needles]."""
+    """Strata [documents at each depth, characters, needles, different words of all names, of all codes]."""
     grid = [[*stratum, depth] for stratum in strata for depth in depths]
     return as_test_split(documents("needle", seed, grid, document))

@@ -3,8 +3,8 @@
     pairs: river stone lamp cloud …
     ask: lamp              → cloud
 
-Keys of two symbols are cells of a grid, so that each half is shared with other keys and only both together tell which
-pair is meant.
+Keys of several symbols share them with other keys, so that only all together tell which pair is meant. Training has
+keys of one symbol, and of two that are cells of a grid; documents have longer ones, out of fewer symbols.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from dsmla_bench.evals.tasks.text import Document, Part, as_test_split, documents, keys, prompt_and_answer, values
+from dsmla_bench.evals.tasks.text import (
+    Document,
+    Part,
+    as_test_split,
+    documents,
+    keys,
+    phrases,
+    prompt_and_answer,
+    values,
+)
 
 CHOICES = 8
-
-
-def draw(rng: random.Random, pairs: int, key_symbols: int, questions: int) -> list[Part]:
-    """``questions`` different keys out of ``pairs`` are asked for. Raises ValueError when there are too few."""
-    listed = drawn_pairs(rng, pairs, key_symbols)
-    return layout(listed, rng.sample(listed, questions))
 
 
 def layout(listed: Sequence[tuple[str, str]], asked: Sequence[tuple[str, str]]) -> list[Part]:
@@ -33,18 +36,14 @@ def layout(listed: Sequence[tuple[str, str]], asked: Sequence[tuple[str, str]]) 
     return parts
 
 
-def drawn_pairs(rng: random.Random, count: int, key_symbols: int, first: int | None = None) -> list[tuple[str, str]]:
-    """(key, value), keys all different and of one or two symbols, values of one, each symbol with its blank.
-
-    With ``first`` keys of one symbol and values come from so many of the first symbols alone.
-    """
-    drawn = one_symbol_keys(rng, count, first) if key_symbols == 1 else two_symbol_keys(rng, count)
-    return list(zip(drawn, (f" {value}" for value in rng.choices(values()[:first], k=count)), strict=True))
+def with_values(rng: random.Random, drawn_keys: Sequence[str]) -> list[tuple[str, str]]:
+    """(key, value) for each key; values are of one symbol, with its blank."""
+    return [(key, f" {value}") for key, value in zip(drawn_keys, rng.choices(values(), k=len(drawn_keys)), strict=True)]
 
 
-def one_symbol_keys(rng: random.Random, count: int, first: int | None = None) -> list[str]:
-    """Different keys out of the ``first`` symbols (None: all), each one symbol with its blank."""
-    return [f" {key}" for key in rng.sample(keys()[:first], count)]
+def one_symbol_keys(rng: random.Random, count: int) -> list[str]:
+    """Different keys, each one symbol with its blank."""
+    return [f" {key}" for key in rng.sample(keys(), count)]
 
 
 def two_symbol_keys(rng: random.Random, count: int) -> list[str]:
@@ -55,9 +54,9 @@ def two_symbol_keys(rng: random.Random, count: int) -> list[str]:
     return [f" {chosen[cell // side]} {chosen[side + cell % side]}" for cell in cells]
 
 
-def document(rng: random.Random, pairs: int, key_symbols: int) -> Document:
+def document(rng: random.Random, pairs: int, key_symbols: int, alphabet: int) -> Document:
     """One question, with the answer and values of other keys to choose from."""
-    listed = drawn_pairs(rng, pairs, key_symbols)
+    listed = with_values(rng, phrases(rng, keys(), alphabet, pairs, key_symbols))
     asked = rng.choice(listed)
     others = sorted({value for _, value in listed} - {asked[1]})
     choices = [asked[1], *rng.sample(others, min(CHOICES - 1, len(others)))]
@@ -66,9 +65,10 @@ def document(rng: random.Random, pairs: int, key_symbols: int) -> Document:
         "choices": choices,
         "pairs": pairs,
         "key_symbols": key_symbols,
+        "alphabet": alphabet,
     }
 
 
 def dataset(seed: int, strata: Sequence[Sequence[int]], **_: Any) -> dict[str, Any]:
-    """Strata [documents, pairs, symbols of a key]."""
+    """Strata [documents, pairs, symbols of a key, different symbols of all keys]."""
     return as_test_split(documents("recall", seed, strata, document))

@@ -54,6 +54,19 @@ def held_out_definitions() -> tuple[tuple[str, str], ...]:
     return tuple((word, definition) for word, definition in pairs)
 
 
+def phrases(rng: random.Random, words: Sequence[str], alphabet: int, count: int, length: int) -> list[str]:
+    """``count`` different phrases of ``length`` words each, made of ``alphabet`` of ``words``, blanks before them.
+
+    The fewer the words, the more of a phrase is needed to tell it from others. Raises ValueError when that many
+    different ones cannot be made.
+    """
+    if count > alphabet**length:
+        raise ValueError(f"{count} different phrases of {length} out of {alphabet} words cannot be made")
+    chosen = rng.sample(words, alphabet)
+    drawn = rng.sample(range(alphabet**length), count)
+    return ["".join(f" {chosen[number // alphabet**place % alphabet]}" for place in range(length)) for number in drawn]
+
+
 Document = dict[str, Any]
 """What lm-eval hands to a task's templates."""
 

@@ -1,8 +1,8 @@
-"""Makes the folders beside this file with lm-eval's own command: python tests/data/lm_eval/make.py [MODEL]
+"""Makes the folders beside this file with lm-eval's own command: python tests/data/lm_eval/make.py
 
-``baseline`` holds what lm-eval 0.4.13 writes of MODEL (a local checkpoint with its tokenizer; default: a tiny random
-DeepSeek-V3), ``perturbed`` of the same model with noise on its weights. The documents are made here, so nothing is
-downloaded. What lm-eval notes of the machine (``pretty_env_info``) is emptied afterwards, and nothing else changed.
+``baseline`` holds what lm-eval 0.4.13 writes of the embedded model, ``perturbed`` of it with noise on its weights. The
+documents are made here, so nothing is downloaded. What lm-eval notes of the machine (``pretty_env_info``) is emptied
+afterwards, and nothing else changed.
 """
 
 import json
@@ -16,8 +16,9 @@ from pathlib import Path
 
 import torch
 import yaml
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, AutoTokenizer, DeepseekV3Config, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from dsmla_bench.evals.embedded import embedded_model
 
 HERE = Path(__file__).parent
 NOUNS = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen"]
@@ -46,23 +47,6 @@ PROSE = {
     "doc_to_target": "{{text}}",
     "metric_list": [{"metric": name} for name in ("word_perplexity", "byte_perplexity", "bits_per_byte")],
 }
-
-
-def tiny_model():
-    """A random DeepSeek-V3 of two layers that reads bytes."""
-    vocabulary = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    bytewise = Tokenizer(models.BPE(vocab={**vocabulary, "<eos>": 256}, merges=[]))
-    bytewise.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bytewise.decoder = decoders.ByteLevel()
-    config = DeepseekV3Config(
-        vocab_size=257, hidden_size=32, intermediate_size=32, moe_intermediate_size=16, num_hidden_layers=2,
-        first_k_dense_replace=2, num_attention_heads=2, num_key_value_heads=2, kv_lora_rank=32, q_lora_rank=None,
-        qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8, n_routed_experts=2, num_experts_per_tok=1, n_group=1,
-        topk_group=1, max_position_embeddings=512, eos_token_id=256, bos_token_id=None, pad_token_id=256,
-        tie_word_embeddings=True, initializer_range=0.5,
-    )  # fmt: skip
-    model = AutoModelForCausalLM.from_config(config)
-    return model, PreTrainedTokenizerFast(tokenizer_object=bytewise, eos_token="<eos>", pad_token="<eos>")
 
 
 def documents():
@@ -110,10 +94,7 @@ def evaluate(name, folder):
 
 def main():
     torch.manual_seed(0)
-    if sys.argv[1:]:
-        model, tokenizer = (kind.from_pretrained(sys.argv[1]) for kind in (AutoModelForCausalLM, AutoTokenizer))
-    else:
-        model, tokenizer = tiny_model()
+    model, tokenizer = (kind.from_pretrained(embedded_model()) for kind in (AutoModelForCausalLM, AutoTokenizer))
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         write_tasks(folder)
