@@ -1,25 +1,27 @@
-"""The documentation is true: its tables, figures, commands, links and examples.
+"""The documentation is true: its tables, figures, pictures, links and examples. ``test_docs_commands`` runs commands.
 
-What the documents say of the example run and of the formats is written by this file: ``python tests/test_docs.py``
-makes the report of ``examples/h200`` again, and the text between ``<!-- generated: X -->`` and ``<!-- end of X -->``.
+What the documents say of the example run, of the formats and of the API is written by this file: ``python
+tests/test_docs.py`` makes the report of ``examples/h200`` and the picture of the formats again, and the text between
+``<!-- generated: X -->`` and ``<!-- end of X -->``. ``make_transcript.py`` writes docs/transcript.md.
 """
 
 import importlib.util
 import itertools
 import re
-import shlex
 import subprocess
 import sys
+import tempfile
 import textwrap
-from pathlib import Path
 
 import pytest
 import torch
-import typer
-from typer.testing import CliRunner
+from api_reference import api
+from documents import DOCUMENTS, ROOT
+from format_maps import byte_maps, drawn_formats, picture
 
 from dsmla_bench.bench import gate
-from dsmla_bench.cli import app
+from dsmla_bench.evals import error
+from dsmla_bench.evals.error_plan import ErrorPlan
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats import Geometry, all_formats, default_formats, get_format
 from dsmla_bench.kernels.launch import device_arch
@@ -30,10 +32,9 @@ from dsmla_bench.reports.tables import EMULATED, LAUNCH_BOUND, NOTES, significan
 from dsmla_bench.results import Run
 from dsmla_bench.rows import ROW_FIELDS
 
-ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "h200"
-README, ARCHITECTURE, MEASURING = (ROOT / name for name in ("README.md", "docs/architecture.md", "docs/measuring.md"))
-DOCUMENTS = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PICTURE = ROOT / "docs" / "formats.svg"
+README, FORMATS, MEASURING = (ROOT / name for name in ("README.md", "docs/formats.md", "docs/measuring.md"))
 TOKENS = (1, 128, 1024, 8192, 65536)
 SUSPECT = "?"
 MARKS = {
@@ -164,13 +165,37 @@ def generated(text: str) -> str:
     return GENERATED.sub(lambda found: f"{found[1]}\n{BLOCKS[found[2]]()}\n\n{found[3]}", text)
 
 
-BLOCKS = {"results": results, "attention": attention, "formats": formats, "selftest": selftest, "agreement": agreement}
+def errors() -> str:
+    """What ``dsmla-bench error --sigma 1,0.001 --tokens 1024`` finds of the formats outside the lab."""
+    keys = tuple(fmt.key for fmt in all_formats() if not fmt.lab)
+    plan = ErrorPlan(keys, sigmas=(1.0, 1e-3), tokens=1024, device="cpu", providers=("reference",))
+    with tempfile.TemporaryDirectory() as folder:
+        run = plan.create_run(folder)
+        list(error.execute(plan, run))
+        table = run.table("errors")
+    lines = [["sigma", "format", "part", "rel-L2", "SNR dB", "clipped", "flushed"]]
+    for row in table[table["part"] != "both"].itertuples():
+        figures = [significant(row.rel_l2), significant(row.snr_db), str(row.clipped), str(row.flushed)]
+        lines.append([f"{row.sigma:g}", f"`{row.format}:{row.revision}`", row.part, *figures])
+    return _pipes(lines, left=(1, 2))
+
+
+BLOCKS = {
+    "results": results,
+    "attention": attention,
+    "formats": formats,
+    "selftest": selftest,
+    "agreement": agreement,
+    "byte_maps": byte_maps,
+    "errors": errors,
+    "api": api,
+}
 GENERATED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
 
 
 # The tests
 
-every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
 
 
 @every_document
@@ -192,41 +217,18 @@ def test_the_report_of_the_example_run_is_current(tmp_path):
             assert committed.read_bytes() == file.read_bytes(), f"{file.name}: run python tests/test_docs.py"
 
 
+def test_the_picture_of_the_formats_is_current_and_to_scale():
+    text = PICTURE.read_text(encoding="utf-8")
+    assert text == picture(), "run python tests/test_docs.py"
+    widths = [float(width) for width in re.findall(r'<rect x="[\d.]+" y="\d+" width="([\d.]+)" height="30"', text)]
+    nbytes = [field.nbytes for fmt in drawn_formats() for field in fmt.fields(fmt.geometry or Geometry())]
+    assert widths == pytest.approx([800 * count / 1152 for count in nbytes], abs=0.01)
+
+
 def test_every_column_of_a_row_is_explained_once():
     section = MEASURING.read_text(encoding="utf-8").split("\n## Columns\n")[1].split("\n## ")[0]
     cells = re.findall(r"^\| (`[^|]+)", section, re.MULTILINE)
     assert sorted(re.findall(r"`(\w+)`", "".join(cells))) == sorted(ROW_FIELDS)
-
-
-def commands() -> list[str]:
-    """The arguments of every ``dsmla-bench …`` in the documents' code, blocks and spans alike."""
-    code = [
-        part
-        for document in DOCUMENTS
-        for found in re.finditer(r"```\w*\n(.*?)```|`([^`\n]+)`", document.read_text(encoding="utf-8"), re.DOTALL)
-        for part in (found[1] or found[2]).splitlines()
-    ]
-    lines = (re.search(r"\bdsmla-bench (.*?)(\s+#.*)?$", line) for line in code)
-    return sorted({line[1] for line in lines if line})
-
-
-@pytest.mark.parametrize("command", commands())
-def test_every_command_parses_and_those_that_need_no_gpu_run(command, tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    name, *arguments = shlex.split(command)
-    typer.main.get_command(app).commands[name].make_context(name, list(arguments))
-    if name == "kernels":
-        arguments.append("--dry-run")
-    if name in ("kernels", "formats", "list", "env"):
-        done = CliRunner().invoke(app, [name, *arguments])
-        assert (done.exit_code, done.exception) == (0, None)
-
-
-def test_a_command_that_does_not_exist_would_be_noticed():
-    kernels = typer.main.get_command(app).commands["kernels"]
-    with pytest.raises(Exception, match="No such option"):
-        kernels.make_context("kernels", ["--token", "1"])
-    assert len(commands()) > 10
 
 
 @every_document
@@ -249,10 +251,17 @@ def test_tasks_of_dev_in_the_documents_exist():
 
 
 def test_excerpts_are_what_their_files_say():
-    excerpts = re.findall(r"```python\n# (\S+)\n(.*?)```", ARCHITECTURE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(excerpts) > 3
+    texts = [document.read_text(encoding="utf-8") for document in DOCUMENTS]
+    excerpts = [found for text in texts for found in re.findall(r"```\w+\n# (\S+/\S+)\n(.*?)```", text, re.DOTALL)]
+    assert {path for path, _ in excerpts} >= {"examples/my_format/my_format.py", "examples/my_task/codes.py"}
     for path, text in excerpts:
         assert text in (ROOT / path).read_text(encoding="utf-8"), f"{path} has no longer\n{text}"
+
+
+def test_the_code_of_the_page_on_formats_runs(device, capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", FORMATS.read_text(encoding="utf-8"), re.DOTALL)
+    exec(code.replace('"cuda"', f'"{device}"'), {})
+    assert re.fullmatch(r"tensor\(\[(0\.\d+(, )?){4}\].*\)\n", capsys.readouterr().out)
 
 
 def test_the_notebook_runs_without_torch():
@@ -301,5 +310,6 @@ def test_the_example_provider_is_one_and_right_to_the_byte(device):
 
 if __name__ == "__main__":
     write_report(Run.load(EXAMPLE))
+    PICTURE.write_text(picture(), encoding="utf-8")
     for document in DOCUMENTS:
         document.write_text(generated(document.read_text(encoding="utf-8")), encoding="utf-8")

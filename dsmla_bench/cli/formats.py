@@ -187,8 +187,8 @@ def byte_map(fmt: CacheFormat, width: int | None = None) -> str:
     names = "|" + "|".join(f"{f.name} {f.dtype}".center(cell) for f, cell in zip(fields, cells, strict=True)) + "|"
     offsets = "".join(str(f.offset).ljust(cell + 1) for f, cell in zip(fields, cells, strict=True)) + str(total)
     details = [
-        f"  [{f.offset}, {f.end})".ljust(14)
-        + f"{f.count} {f.dtype} {f.name}, {f.nbytes} bytes"
+        f"  [{f.offset}, {f.end})".ljust(13)
+        + f" {f.count} {f.dtype} {f.name}, {f.nbytes} bytes"
         + ("" if f.order == "by index" else f"; {f.order}")
         for f in fields
     ]
