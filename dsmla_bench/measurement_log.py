@@ -167,12 +167,18 @@ def _measurement(line: bytes, where: str) -> Measurement:
 
 
 def _set_aside_cut_line(file: Path) -> None:
-    """Move what follows the last good line of ``file`` into FILE.cut; the whole lines are never at risk."""
+    """Move what follows the last good line of ``file`` into FILE.cut; the whole lines are never at risk.
+
+    A measurement that lacks only the end of its line was read as one: it gets that.
+    """
     lines = file.read_bytes().splitlines(keepends=True)
     if not lines or (lines[-1].endswith(b"\n") and _is_measurement(lines[-1])):
         return
-    with open(file.with_suffix(".jsonl.cut"), "ab") as aside:
-        aside.write(lines.pop() + b"\n")
+    if _is_measurement(lines[-1]):
+        lines[-1] += b"\n"
+    else:
+        with open(file.with_suffix(".jsonl.cut"), "ab") as aside:
+            aside.write(lines.pop() + b"\n")
     write_whole(file, b"".join(lines))
 
 

@@ -61,8 +61,10 @@ def _at_url(url: str) -> UPath:
         # Others add files at any time: what was listed a moment ago is not worth keeping.
         found = UPath(url, use_listings_cache=False)
         found.fs  # noqa: B018 - this imports the package that serves the protocol
-    except (ImportError, ValueError) as error:
+    except Exception as error:  # a store of whatever kind is made here, which may want arguments that no URL gives
         raise PlaceError(_sentence(f"{url}: cannot be opened ({reason(error)})", _advice(error))) from error
+    if isinstance(found, Path):
+        raise PlaceError(f"{url}: cannot be opened (it is taken for a path); give a path without :// or a URL")
     return found
 
 

@@ -111,6 +111,7 @@ class Run:
                     found = f"{name} is {_plain(wanted.get(name))} now and was {_plain(known.get(name))}"
                     raise RunError(f"{run.path}: cannot be resumed: {found}; start a new run")
         run._log.hold()
+        run.measurements = run._log.read()  # another process may have appended until it was held
         return run
 
     @property

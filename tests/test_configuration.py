@@ -1,14 +1,17 @@
 """Options from flags, the environment and the options file: who wins, what is refused, what a run records."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 import typer
 from builders import run_of
-from processes import run_python
+from processes import compiling_environment, run_python
 
 from dsmla_bench.cli import app
 from dsmla_bench.cli.common import recorded, without_credentials
@@ -119,7 +122,9 @@ def test_what_is_dumped_is_a_file_that_gives_the_same_options(cli, tmp_path, pat
         ("[kernels]\ndry-run = 1", "[kernels] dry-run must be true or false, found 1"),
         ("[kernels", "is no TOML (Expected ']'"),
         ("x = " + "[" * 100_000, "is no TOML ("),
-        ("#" * 2**20 + "\n", "is no TOML (it is larger than 1048576 bytes)"),
+        ("#" * 2**14 + "\n", "is no TOML (it is larger than 16384 bytes)"),
+        ("[kernels]\nseed = 0x" + "f" * 5000, "[kernels] seed must be a number of 64 bits"),
+        ("[kernels]\ndry-run = 0x" + "f" * 5000, "[kernels] dry-run must be a number of 64 bits"),
         ("[other]\nx = 1", "other is neither an option nor a command; "),
     ],
 )
@@ -129,6 +134,19 @@ def test_a_file_that_is_wrong_is_refused_by_name(cli, tmp_path, text, sentence):
     assert (code, out) == (2, "")
     assert err.startswith(f"dsmla-bench: {FILE}: {sentence}")
     assert err.count("\n") == 1
+
+
+def test_what_lies_there_under_its_name_and_is_no_file_stops_nobody_for_ever(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo(FILE)
+    command = [sys.executable, "-m", "dsmla_bench", "list"]
+    found = subprocess.run(
+        command, env=compiling_environment(), capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (found.returncode, found.stderr) == (
+        2,
+        f"dsmla-bench: {FILE}: is no ordinary file; remove it, or name another with --config\n",
+    )
 
 
 @pytest.mark.parametrize("key", sorted(RUNS_CODE))
@@ -233,3 +251,12 @@ def test_the_document_shows_what_is_printed(cli, tmp_path, monkeypatch):
 def test_the_document_names_what_a_file_may_not_ask_for():
     ab = {"base", "head", "base-options", "head-options"}
     assert all(f"`--{key}`" in DOCUMENT for key in RUNS_CODE - ab)
+
+
+def test_an_option_may_be_called_as_anywhere_on_the_command_line_and_once(cli, tmp_path):
+    (tmp_path / FILE).write_text('[kernels]\nops = ["write"]\n')
+    assert dumped(cli, "kernels")[0]["kernels"]["operations"] == "write"
+    (tmp_path / FILE).write_text('[kernels]\nops = ["write"]\noperations = "gather"\n')
+    code, _, err = cli("kernels", "--dump-config")
+    assert code == 2
+    assert "operations is operations by another name, which is there too; keep one" in err

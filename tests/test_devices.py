@@ -2,7 +2,9 @@
 
 import json
 import os
+import queue
 import sys
+import threading
 import time
 from collections import Counter, defaultdict
 from itertools import pairwise
@@ -346,6 +348,41 @@ def test_without_any_device_left_the_rest_is_measured_and_the_lack_said_by_name(
     ):
         list(measurements)
     assert Counter(m.case.arch for m in run.measurements) == {"sm90": len(shares["here-0"]), "sm100": 1}
+
+
+def test_a_lane_that_cannot_be_closed_is_an_error_and_nobody_waits_for_it_for_ever(tmp_path):
+    class Stuck(ScriptedLane):
+        def close(self):
+            raise RuntimeError("its node does not answer")
+
+    run, cases = Run.create(tmp_path / "runs", {}), default_cases()[:6]
+    measurements = fleet.Fleet(run, [Stuck(GPUS[0])], {GPUS[0].uuid: cases}, 1, seed=0).measurements()
+    ended = queue.SimpleQueue()
+
+    def measure():
+        try:
+            list(measurements)
+        except RuntimeError as error:
+            ended.put(str(error))
+
+    threading.Thread(target=measure, daemon=True).start()
+    assert ended.get(timeout=30) == "its node does not answer"
+    assert len(run.measurements) == 6
+
+
+def test_after_a_row_that_could_not_be_written_no_lane_writes_behind_what_is_left_of_it(tmp_path, monkeypatch):
+    run, cases, calls = Run.create(tmp_path / "runs", {}), default_cases()[:20], []
+
+    def append(measurement):
+        calls.append(measurement)
+        time.sleep(0.1)  # the other lane has its next row by now
+        raise OSError("no space left")
+
+    monkeypatch.setattr(run, "append", append)
+    lanes = [ScriptedLane(gpu) for gpu in GPUS[:2]]
+    with pytest.raises(OSError, match="no space left"):
+        list(fleet.Fleet(run, lanes, spread(cases, GPUS[:2]), 1, seed=0).measurements())
+    assert len(calls) == 1
 
 
 def test_an_error_in_a_lane_ends_the_sweep_and_is_raised(tmp_path):

@@ -92,10 +92,14 @@ def attention() -> str:
 
 def _caption(run: Run) -> str:
     device, packages = run.manifest["device"]["name"], run.manifest["packages"]
+    processes = run.manifest["config"]["processes"]
+    timed = run.rows().query("status == 'ok'")
+    fewer = int((timed["processes"] < processes).sum())
     text = (
         f"Times of one launch in µs by number of tokens, then GB/s and the share of the floor at {TOKENS[-1]} tokens: "
         f"{device}, torch {packages['torch']}, Triton {packages['triton']}, cold L2, pages of 64 tokens in shuffled "
-        f"order, gathers over 8 requests, medians of {run.manifest['config']['processes']} processes."
+        f"order, gathers over 8 requests, medians of {processes} processes"
+        + (f" (of fewer for {fewer} of {len(timed)} rows: the run was stopped before its end)." if fewer else ".")
     )
     return textwrap.fill(text, 120)
 

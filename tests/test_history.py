@@ -268,7 +268,7 @@ def test_any_fsspec_url_is_a_store_and_what_was_acknowledged_survives_a_failing_
     assert len(acknowledged) == len(History(url).frame()) == 5
 
 
-@pytest.mark.parametrize("url", ["s4://bucket/history", "gopher://x"])
+@pytest.mark.parametrize("url", ["s4://bucket/history", "gopher://x", "github://x", "a://b", "://x"])
 def test_an_unknown_protocol_is_one_clear_sentence(url):
     with pytest.raises(PlaceError, match="cannot be opened"):
         History(url)

@@ -114,7 +114,8 @@ def test_every_architecture_has_its_name_and_its_reasons(monkeypatch, loaded, ca
     """Case A15: a device of any capability is named right, and each provider says what it lacks there and what for."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: capability)
+    properties = SimpleNamespace(major=capability[0], minor=capability[1], name="a GPU", uuid="GPU-0")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
     index, arch = find_device()
     assert (index, arch.label, arch.name) == (0, label, label.replace("_", ""))
     expected = {}

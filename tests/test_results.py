@@ -73,6 +73,19 @@ def test_a_last_line_cut_short_is_set_aside_with_file_and_line(tmp_path, cut):
     assert again.rows()["tokens"].tolist() == [1, 2]
 
 
+def test_a_last_line_that_lacks_its_end_alone_is_kept_when_the_run_is_resumed(tmp_path):
+    run = Run.create(tmp_path, {})
+    for tokens in (1, 2):
+        run.append(timed(case(tokens=tokens), 9.0))
+    run.finish()
+    file = run.path / "rows.jsonl"
+    file.write_bytes(file.read_bytes().removesuffix(b"\n"))
+    resumed = Run.resume(run.path, {})
+    assert resumed.measurements == run.measurements
+    resumed.append(timed(case(tokens=4), 9.0))
+    assert Run.load(run.path).measurements == resumed.measurements
+
+
 def test_a_line_cut_inside_a_character_is_set_aside_too(tmp_path):
     run = run_of(tmp_path, [timed(case(), 5.0), refused(case(tokens=1), "skipped", "é")])
     file = run.path / "rows.jsonl"
@@ -144,3 +157,18 @@ def test_runs_never_share_a_folder_and_the_latest_is_found(tmp_path):
     runs = [Run.create(tmp_path, {}) for _ in range(20)]
     assert len({run.path for run in runs}) == 20
     assert latest_run(tmp_path) == max(run.path for run in runs)
+
+
+def test_what_another_process_appended_until_the_run_was_held_is_there(tmp_path, monkeypatch):
+    run = Run.create(tmp_path, {})
+    run.append(timed(case(tokens=1), 5.0))
+    load = Run.load
+
+    def then_the_other_goes_on(path):
+        loaded = load(path)
+        run.append(timed(case(tokens=2), 5.0))
+        run.finish()
+        return loaded
+
+    monkeypatch.setattr(Run, "load", then_the_other_goes_on)
+    assert [m.case.tokens for m in Run.resume(run.path, {}).measurements] == [1, 2]

@@ -47,7 +47,7 @@ class Side:
     """The parent's end of one side: ``name`` is "base" or "head", ``command`` starts it."""
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
-        self.name, self.command = name, list(command)
+        self.name, self.command, self._is_ready = name, list(command), False
         try:
             self._process = subprocess.Popen(
                 self.command,
@@ -62,7 +62,9 @@ class Side:
 
     def wait_until_ready(self) -> str:
         """The folder or URL of the run that this side writes. Raises SideError when it ends instead."""
-        return str(self._answer()["run"])
+        run = str(self._answer()["run"])
+        self._is_ready = True
+        return run
 
     def measure(self, process: int, rows: Collection[str] | None = None) -> int:
         """Have one process measured; how many measurements that took. Raises SideError when the side ends instead."""
@@ -83,9 +85,9 @@ class Side:
         self._process.wait()
 
     def interrupt(self) -> None:
-        """Stop the side in the middle of a turn; it still finishes its run."""
+        """Stop the side in the middle of a turn; it still finishes its run, if it has begun one."""
         if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGINT)
+            os.killpg(self._process.pid, signal.SIGINT if self._is_ready else signal.SIGTERM)
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None

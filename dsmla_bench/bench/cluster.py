@@ -196,4 +196,6 @@ def _require_listener(address: str) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    """Of what went wrong; an exception in a task comes inside one whose text is Ray's traceback."""
+    cause = getattr(error, "cause", None) or error
+    return (str(cause).strip().splitlines() or [type(cause).__name__])[0][:300]

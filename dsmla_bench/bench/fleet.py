@@ -11,6 +11,7 @@ listed in the manifest under ``lost``.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import warnings
@@ -141,25 +142,24 @@ class Fleet:
     def _drive(self, lane: Lane) -> None:
         """The thread of a lane."""
         try:
-            while cases := self._shares.take(lane.gpu):
-                try:
-                    self._measure(lane, cases)
-                except LaneLostError as error:
-                    if not self._replace(lane, cases, str(error)):
-                        break
+            with contextlib.closing(lane):
+                while cases := self._shares.take(lane.gpu):
+                    try:
+                        self._measure(lane, cases)
+                    except LaneLostError as error:
+                        if not self._replace(lane, cases, str(error)):
+                            break
         except Exception as error:  # whatever went wrong in this thread is raised where the answers are awaited
             self._answers.put(error)
         finally:
-            lane.close()
             self._answers.put(None)
 
     def _measure(self, lane: Lane, cases: Sequence[Case]) -> None:
         for process in range(self._processes):
             for case in self._lacking(cases, process):
-                measurement = self._ask(lane, case, process)
+                self._append(self._ask(lane, case, process))
                 if self._shares.closed:
                     return
-                self._append(measurement)
 
     def _lacking(self, cases: Sequence[Case], process: int) -> list[Case]:
         with self._writing:
@@ -169,8 +169,15 @@ class Fleet:
         return any(self._lacking([case], process) for process in range(self._processes))
 
     def _append(self, measurement: Measurement) -> None:
+        """Write a measurement down and hand it on, unless the sweep is over."""
         with self._writing:
-            self._run.append(measurement)
+            if self._shares.closed:
+                return
+            try:
+                self._run.append(measurement)
+            except Exception:
+                self._shares.close()  # the file may end in a part of this row: nothing may come behind it
+                raise
         self._answers.put(measurement)
 
     def _ask(self, lane: Lane, case: Case, process: int) -> Measurement:
@@ -178,7 +185,7 @@ class Fleet:
             return lane.measure(case, process)
         except LaneLostError as error:
             self._losses[case.row_id] += 1
-            if self._losses[case.row_id] >= ALLOWED_LOSSES and not self._shares.closed:
+            if self._losses[case.row_id] >= ALLOWED_LOSSES:
                 reason = f"it was lost with its process {ALLOWED_LOSSES} times: {error}"
                 self._append(Measurement(case, process, "runtime_error", reason, facts=lane.gpu.columns))
             raise

@@ -96,8 +96,7 @@ def _exit_code(settings: Settings) -> int:
     try:
         return int(app(prog_name="dsmla-bench", standalone_mode=False) or ExitCode.FINE)
     except BrokenPipeError:
-        # The reader of standard output is gone; Python must not fail once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _let_go_of_output()
         return ExitCode.READER_GONE
     except Exception as error:
         if settings.debug:
@@ -106,7 +105,16 @@ def _exit_code(settings: Settings) -> int:
             print_text(str(error))
         else:
             complain(sentence(error, settings))
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _let_go_of_output()
         return ExitCode.USAGE
+
+
+def _let_go_of_output() -> None:
+    """Standard output takes no more; Python must not fail once more when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _say_warning(message: Warning | str, *_: object, **__: object) -> None:

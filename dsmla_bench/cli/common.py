@@ -139,7 +139,7 @@ def print_tables(tables: KernelTables) -> None:
     if not sys.stdout.isatty():
         print_text(to_text(tables))
         return
-    console = Console()
+    console = Console(highlight=False)
     for line in filter(None, (tables.headline, tables.common)):
         console.print(harmless(line), markup=False)
     for table in to_rich(tables, console.width):

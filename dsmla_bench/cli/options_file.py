@@ -24,14 +24,18 @@ from typing import Any
 import typer
 from typer.core import TyperGroup, TyperOption
 
-from dsmla_bench.cli.settings import own_options, resolved
+from dsmla_bench.cli.settings import key_of, resolved, spellings
 
 NAME = "dsmla-bench.toml"
-MOST_BYTES = 2**20
+MOST_BYTES = 2**14
+"""All options of all commands take less than half of that; the parser takes minutes for long dotted keys."""
 RUNS_CODE = frozenset(
-    {"trust-remote-code", "vllm-library", "flash-mla-library", "ray", "base", "head", "base-options", "head-options"}
+    {
+        *("trust-remote-code", "model-args", "tasks", "vllm-library", "flash-mla-library", "ray"),
+        *("base", "head", "base-options", "head-options"),
+    }
 )
-"""Options that name code to run, or a cluster, whose answers are unpickled."""
+"""Options that name code to run (a folder of tasks may hold functions), or a cluster, whose answers are unpickled."""
 
 
 def read_options(file: Path, root: TyperGroup, *, named: bool) -> dict[str, Any]:
@@ -39,6 +43,8 @@ def read_options(file: Path, root: TyperGroup, *, named: bool) -> dict[str, Any]
 
     ``named`` says whether the user named the file. Raises ValueError naming what is wrong.
     """
+    if not (named or file.is_file()):
+        raise ValueError(f"{file}: is no ordinary file; remove it, or name another with --config")
     try:
         with open(file, "rb") as opened:
             content = opened.read(MOST_BYTES + 1)
@@ -67,7 +73,7 @@ class _Reading:
 
 def _values(tables: Mapping[str, Any], command: Any, at: _Reading) -> dict[str, Any]:
     """What the table of ``command`` says, and those below it say."""
-    options, commands = own_options(command) if at.path else {}, getattr(command, "commands", {})
+    options, commands = spellings(command) if at.path else {}, getattr(command, "commands", {})
     found: dict[str, Any] = {}
     for key, value in tables.items():
         if isinstance(value, dict) and key in commands:
@@ -77,11 +83,13 @@ def _values(tables: Mapping[str, Any], command: Any, at: _Reading) -> dict[str, 
             raise ValueError(
                 f"{at.place(key)} is neither an option nor a command; the nearest is {nearest(key, known)}"
             )
-        elif key in RUNS_CODE and value and not at.named:
+        elif key_of(options[key]) in RUNS_CODE and value not in ("", False, options[key].default) and not at.named:
             raise ValueError(
                 f"{at.place(key)} makes code of others run, which a file that only lies here may not ask for; give "
                 f"--{key} to the command, or name the file with --config"
             )
+        elif options[key].name in found:
+            raise ValueError(f"{at.place(key)} is {key_of(options[key])} by another name, which is there too; keep one")
         else:
             found[str(options[key].name)] = _value(value, options[key], at.place(key))
     return found
@@ -89,11 +97,13 @@ def _values(tables: Mapping[str, Any], command: Any, at: _Reading) -> dict[str, 
 
 def _value(value: Any, option: TyperOption, place: str) -> Any:
     """A TOML value as an option takes it: a flag true or false, several values a list, anything else text."""
+    values = value if isinstance(value, list) else [value]
+    if any(isinstance(item, int) and not -(2**63) <= item < 2**63 for item in values):
+        raise ValueError(f"{place} must be a number of 64 bits")
     if option.is_flag:
         if not isinstance(value, bool):
             raise ValueError(f"{place} must be true or false, found {value!r}")
         return value
-    values = value if isinstance(value, list) else [value]
     if not all(isinstance(item, (str, int, float)) and not isinstance(item, bool) for item in values):
         raise ValueError(f"{place} must be text, a number or a list of them, found {value!r}")
     return list(map(str, values)) if option.multiple else ",".join(map(str, values))

@@ -82,6 +82,12 @@ def own_options(command: Any) -> dict[str, TyperOption]:
     return {key_of(option): option for option in options if option.expose_value and not option.hidden}
 
 
+def spellings(command: Any) -> dict[str, TyperOption]:
+    """The same options by every name that the command line takes for them: operations, and ops."""
+    options = own_options(command).values()
+    return {name.removeprefix("--"): option for option in options for name in option.opts if name.startswith("--")}
+
+
 def resolved(context: typer.Context) -> list[Resolved]:
     """The command's own options as they are when it runs, in the order of its help."""
     return [

@@ -41,7 +41,8 @@ def run_facts(run: Run, rows: str) -> tuple[str, ...]:
 
 
 def _run(manifest: Mapping[str, Any]) -> str:
-    ended = f"ended {manifest['ended_at']}" if manifest.get("ended_at") else "did not end: these are the rows it left"
+    is_over = manifest.get("ended_at") and not manifest.get("interrupted")
+    ended = f"ended {manifest['ended_at']}" if is_over else "did not end: these are the rows it left"
     version = f"dsmla-bench {manifest['tool_version']}" if manifest.get("tool_version") else None
     started = f"started {manifest['started_at']}" if manifest.get("started_at") else None
     return ", ".join(str(part) for part in (manifest.get("run_id"), version, started, ended) if part)

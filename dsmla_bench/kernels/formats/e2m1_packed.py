@@ -9,7 +9,7 @@ of e2m1 seven: the two are equal, or differ by 2^-8 of themselves. So x / scale 
 the format defines is the product with the fp32 reciprocal, which is a step above the midpoint where the quotient is on
 it and the scale's significand is 1.75 or 1.875, or for some midpoints 1.625. Those midpoints go up in any case, but for
 1.25, 2.5 and 5 under 1.875: there ``packed_inverse`` is larger by 2^-10, which carries a half past these three and past
-no other. tests/test_e2m1.py runs the instructions below on every bf16 value under every scale.
+no other. tests/test_e2m1_packed.py runs the instructions below on every bf16 value under every scale.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def plan(fmt: CacheFormat, inputs: GatherInputs, arch: int, configuration: Token
         ),
         constants={
             "DECODE": fmt.decode,
-            "PREFETCH": isinstance(gather_kernel, triton.runtime.JITFunction),
+            "PREFETCH": isinstance(gather_kernel, triton.runtime.JITFunction) and inputs.block_table.shape[1] > 0,
             "BLOCK_SIZE": inputs.cache.shape[1],
             "SUFFIX_BYTES": fmt.suffix_bytes,
             "KV_LORA_RANK": geometry.kv_lora_rank,
