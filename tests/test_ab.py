@@ -84,7 +84,7 @@ def test_an_a_a_finds_nothing_and_ends_with_0(ab, tmp_path):
 
 def test_an_ambiguous_row_gets_more_pairs_once_and_stays_what_it_is(ab, tmp_path):
     code, out, _ = ab("--more-pairs", "1", base="--rows noisy", head="--rows noisy --seed-of-noise 5")
-    assert (code, out.partition("\n")[0], len(turns(tmp_path))) == (0, "No regression: 1 ambiguous.", 26)
+    assert (code, out.partition("\n")[0], len(turns(tmp_path))) == (0, "Nothing settled: 1 ambiguous.", 26)
 
 
 def test_options_after_the_dashes_reach_both_sides_and_others_one(ab, tmp_path):

@@ -28,9 +28,10 @@ def compiler():
 
 
 @pytest.fixture(scope="module")
-def found():
-    """What the script ``compiling.py`` prints."""
-    done = run_python(Path(__file__).with_name("compiling.py"))
+def found(tmp_path_factory):
+    """What the script ``compiling.py`` prints, with a cache that no other copy of these sources has filled."""
+    cache = tmp_path_factory.mktemp("triton")
+    done = run_python(Path(__file__).with_name("compiling.py"), TRITON_CACHE_DIR=str(cache))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -60,10 +60,11 @@ def comparison_markdown(comparison: Comparison) -> str:
 
 
 def headline(comparison: Comparison) -> str:
-    """The outcome in one line: "2 slow, 58 same", and whether unlike runs were forced together."""
+    """The outcome in one line: "Worse: 2 slow, 58 same.", and whether unlike runs were forced together."""
     counts = ", ".join(f"{number} {verdict}" for verdict, number in comparison.counts.items())
     forced = f" FORCED although unlike in {'; '.join(comparison.forced)}" if comparison.forced else ""
-    return f"{'Worse' if comparison.findings else 'No regression'}: {counts}.{forced}"
+    told = "No regression" if set(comparison.counts) - set(UNSETTLED) else "Nothing settled"
+    return f"{'Worse' if comparison.findings else told}: {counts}.{forced}"
 
 
 def outcome(found: Judged) -> str:
