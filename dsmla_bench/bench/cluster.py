@@ -62,10 +62,9 @@ class Cluster:
             _require_listener(address)
             self._ray.init(address=address, runtime_env=sent, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError) as error:
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ValueError(
-                f"--ray {address}: no Ray cluster can be used there ({why:.300}); start one with `ray start --head`, "
-                "or give the address of its head"
+                f"--ray {address}: no Ray cluster can be used there ({_first_line(error)}); start one with "
+                "`ray start --head`, or give the address of its head"
             ) from error
         self.seats = self._find()
 

@@ -12,6 +12,7 @@ listed in the manifest under ``lost``.
 from __future__ import annotations
 
 import contextlib
+import functools
 import queue
 import threading
 import warnings
@@ -21,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
 from dsmla_bench.bench.gpus import Gpu
+from dsmla_bench.bench.in_threads import Work, answers_of
 from dsmla_bench.bench.spread import spread
 from dsmla_bench.bench.sweep import lacking
 from dsmla_bench.bench.worker import WorkerConfig
@@ -110,49 +112,31 @@ class Fleet:
 
         Raises NoLaneLeftError when everything else is measured, and whatever went wrong in a lane.
         """
-        threads = [threading.Thread(target=self._drive, args=(lane,), daemon=True) for lane in self._lanes]
-        for thread in threads:
-            thread.start()
-        try:
-            yield from self._collect(len(threads))
-        finally:
-            self._shares.close()
-            for lane, thread in zip(self._lanes, threads, strict=True):
-                while thread.is_alive():
-                    lane.interrupt()
-                    thread.join(0.05)
+        works = [Work(functools.partial(self._drive, lane), lane.interrupt) for lane in self._lanes]
+        with contextlib.closing(answers_of(works, self._answers, self._shares.close)) as answers:
+            for answer in answers:
+                if isinstance(answer, Measurement):
+                    yield answer
+                else:
+                    self._note(answer)
         if unmeasured := [case for case in self._shares.left_over if self._is_lacking(case)]:
             archs = ", ".join(sorted({case.arch for case in unmeasured}))
             raise NoLaneLeftError(f"no {archs} device is left, and {len(unmeasured)} cases are not measured")
 
-    def _collect(self, running: int) -> Generator[Measurement]:
-        while running:
-            answer = self._answers.get()
-            if isinstance(answer, Measurement):
-                yield answer
-            elif isinstance(answer, Loss):
-                self._run.manifest.setdefault("lost", []).append(asdict(answer))
-                self._run.write_manifest()
-                warnings.warn(str(answer), stacklevel=2)
-            elif isinstance(answer, Exception):
-                raise answer
-            else:
-                running -= 1
+    def _note(self, loss: Loss) -> None:
+        self._run.manifest.setdefault("lost", []).append(asdict(loss))
+        self._run.write_manifest()
+        warnings.warn(str(loss), stacklevel=2)
 
     def _drive(self, lane: Lane) -> None:
         """The thread of a lane."""
-        try:
-            with contextlib.closing(lane):
-                while cases := self._shares.take(lane.gpu):
-                    try:
-                        self._measure(lane, cases)
-                    except LaneLostError as error:
-                        if not self._replace(lane, cases, str(error)):
-                            break
-        except Exception as error:  # whatever went wrong in this thread is raised where the answers are awaited
-            self._answers.put(error)
-        finally:
-            self._answers.put(None)
+        with contextlib.closing(lane):
+            while cases := self._shares.take(lane.gpu):
+                try:
+                    self._measure(lane, cases)
+                except LaneLostError as error:
+                    if not self._replace(lane, cases, str(error)):
+                        break
 
     def _measure(self, lane: Lane, cases: Sequence[Case]) -> None:
         for process in range(self._processes):

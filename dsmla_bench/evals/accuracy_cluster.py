@@ -8,17 +8,20 @@ ends the run with an error, and leaves the rest of it to be gone on with.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import warnings
 from collections import Counter
 from collections.abc import Generator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from dsmla_bench.bench.cluster import Cluster, Seat
 from dsmla_bench.bench.fleet import ALLOWED_LOSSES, LaneLostError
 from dsmla_bench.bench.gpus import Gpu
+from dsmla_bench.bench.in_threads import Work, answers_of
 from dsmla_bench.evals.accuracy import FIDELITY, Session, cell_keys, collect, fidelity_key
 from dsmla_bench.evals.accuracy_cells import Cells, differing
 from dsmla_bench.evals.accuracy_environment import environment
@@ -107,49 +110,34 @@ class _Work:
     def results(self) -> Generator[_Done]:
         """Every shard as it is done. Raises ValueError for one that fails, or when no GPU is left."""
         seats = self._cluster.seats
-        threads = [threading.Thread(target=self._drive, args=(seat,), daemon=True) for seat in seats]
-        for thread in threads:
-            thread.start()
-        try:
-            yield from self._collect(len(threads))
-        finally:
-            with self._changed:
-                self._closed = True
-                self._changed.notify_all()
-            for seat, thread in zip(seats, threads, strict=True):
-                while thread.is_alive():
-                    self._cluster.release(seat)
-                    thread.join(0.05)
+        works = [Work(partial(self._drive, seat), partial(self._cluster.release, seat)) for seat in seats]
+        with contextlib.closing(answers_of(works, self._answers, self._close)) as answers:
+            for answer in answers:
+                if isinstance(answer, _Done):
+                    yield answer
+                else:
+                    self._note(answer)
         if self._todo:
             raise ValueError(f"no GPU of the cluster is left, and {len(self._todo)} shards are not computed")
 
-    def _collect(self, running: int) -> Generator[_Done]:
-        while running:
-            answer = self._answers.get()
-            if isinstance(answer, _Done):
-                yield answer
-            elif isinstance(answer, _Loss):
-                self.lost.append(asdict(answer))
-                shard = " ".join(answer.shard)
-                warnings.warn(f"{answer.gpu} was lost; {shard} is computed again ({answer.reason})", stacklevel=2)
-            elif isinstance(answer, Exception):
-                raise answer
-            else:
-                running -= 1
+    def _note(self, loss: _Loss) -> None:
+        self.lost.append(asdict(loss))
+        shard = " ".join(loss.shard)
+        warnings.warn(f"{loss.gpu} was lost; {shard} is computed again ({loss.reason})", stacklevel=2)
+
+    def _close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
     def _drive(self, seat: Seat) -> None:
         """The thread of a seat."""
-        try:
-            while (shard := self._take(seat.gpu.uuid)) is not None:
-                try:
-                    self._answers.put(self._compute(seat, shard))
-                except LaneLostError as error:
-                    if self._closed or not self._recover(seat, shard, str(error)):
-                        break
-        except Exception as error:  # whatever went wrong in this thread is raised where the answers are awaited
-            self._answers.put(error)
-        finally:
-            self._answers.put(None)
+        while (shard := self._take(seat.gpu.uuid)) is not None:
+            try:
+                self._answers.put(self._compute(seat, shard))
+            except LaneLostError as error:
+                if self._closed or not self._recover(seat, shard, str(error)):
+                    break
 
     def _take(self, uuid: str) -> Shard | None:
         """The next shard for this GPU, waiting for what others may lose; None when all are done.
