@@ -9,11 +9,10 @@ import time
 from collections import Counter
 
 import pytest
+from scripted_sweeps import follow_script, the_run
 
 from dsmla_bench.bench import cluster as clusters
 from dsmla_bench.bench.cases import Axes, expand
-from dsmla_bench.bench.plan import SweepPlan
-from dsmla_bench.bench.worker import WorkerConfig
 from dsmla_bench.cli import main
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.results import Run
@@ -29,10 +28,7 @@ def kernels(ray_cluster, tmp_path, monkeypatch, capfd):
     """Runs ``dsmla-bench kernels --ray`` on the cluster; exit code, standard output and error."""
 
     def run(*arguments, **script):
-        file = tmp_path / "script.json"
-        file.write_text(json.dumps({"log": str(tmp_path / "log"), **script}))
-        config = WorkerConfig("fake_machine:ScriptedBench", libraries={"script": str(file)}, machine="fake_machine")
-        monkeypatch.setattr(SweepPlan, "_worker_config", config)
+        follow_script(monkeypatch, tmp_path, **script)
         monkeypatch.chdir(tmp_path)  # Ray's workers look for modules where the driver was started
         command = [str(tmp_path / "dsmla-bench"), "kernels", *AXES, "--processes", "2", "--out", str(tmp_path / "runs")]
         monkeypatch.setattr(sys, "argv", [*command, "--ray", ray_cluster.address, *map(str, arguments)])
@@ -41,11 +37,6 @@ def kernels(ray_cluster, tmp_path, monkeypatch, capfd):
         return int(ended.value.code or 0), *capfd.readouterr()
 
     return run
-
-
-def the_run(tmp_path) -> Run:
-    (path,) = (tmp_path / "runs").iterdir()
-    return Run.load(path)
 
 
 def counted(run) -> Counter:

@@ -13,11 +13,11 @@ from pathlib import Path
 import fake_machine
 import pytest
 from builders import case, timed
+from scripted_sweeps import follow_script, the_run
 
 from dsmla_bench.bench import fleet, manifest
 from dsmla_bench.bench.cases import Axes, expand, inputs_key
 from dsmla_bench.bench.gpus import Gpu
-from dsmla_bench.bench.plan import SweepPlan
 from dsmla_bench.bench.spread import comparison_groups, seconds_of, spread
 from dsmla_bench.bench.worker import Worker, WorkerConfig
 from dsmla_bench.cli import main
@@ -97,13 +97,10 @@ def kernels(tmp_path, monkeypatch, capfd):
     """Runs ``dsmla-bench kernels`` on a machine with fake GPUs; exit code, standard output and error."""
 
     def run(*arguments, gpus="here:sm90,sm90", **script):
-        file = tmp_path / "script.json"
-        file.write_text(json.dumps({"log": str(tmp_path / "log"), **script}))
+        follow_script(monkeypatch, tmp_path, **script)
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
         monkeypatch.setenv("FAKE_GPUS", gpus)
         monkeypatch.setattr(manifest, "find_devices", fake_machine.find_devices)
-        config = WorkerConfig("fake_machine:ScriptedBench", libraries={"script": str(file)}, machine="fake_machine")
-        monkeypatch.setattr(SweepPlan, "_worker_config", config)
         command = ["dsmla-bench", "kernels", *AXES, "--processes", "2", "--out", str(tmp_path / "runs")]
         monkeypatch.setattr(sys, "argv", [*command, *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
@@ -111,11 +108,6 @@ def kernels(tmp_path, monkeypatch, capfd):
         return int(ended.value.code or 0), *capfd.readouterr()
 
     return run
-
-
-def the_run(tmp_path) -> Run:
-    (path,) = (tmp_path / "runs").iterdir()
-    return Run.load(path)
 
 
 def log_of(tmp_path) -> list[tuple]:
