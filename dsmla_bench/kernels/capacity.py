@@ -42,12 +42,20 @@ WIDTHS = ("num_hidden_layers", "kv_lora_rank", "qk_rope_head_dim")
 
 @dataclass(frozen=True)
 class CachedModel:
-    """What one token leaves behind: ``layers`` rows of ``geometry``, and ``indexers`` rows of the indexer's cache."""
+    """What one token leaves behind: ``layers`` rows of ``geometry``, and ``indexers`` rows of the indexer's cache.
+
+    Raises ValueError for less than one layer, and for fewer indexers than none.
+    """
 
     name: str
     layers: int
     indexers: int
     geometry: Geometry = Geometry()
+
+    def __post_init__(self) -> None:
+        if self.layers < 1 or self.indexers < 0:
+            found = f"found {self.layers} and {self.indexers}"
+            raise ValueError(f"{self.name} must have 1 layer or more and 0 indexers or more, {found}")
 
     @classmethod
     def from_config(cls, name: str, config: Mapping[str, Any]) -> CachedModel:
@@ -61,7 +69,7 @@ class CachedModel:
         if config.get("index_head_dim", INDEX_DIM) != INDEX_DIM:
             raise ValueError(f"{name} has an index_head_dim of {config['index_head_dim']}; counted is {INDEX_DIM}")
         layers, kv_lora_rank, rope_dim = (config[key] for key in WIDTHS)
-        return cls(name, layers, _indexers(config, layers), Geometry(kv_lora_rank, rope_dim))
+        return cls(name, layers, _indexers(name, config, layers), Geometry(kv_lora_rank, rope_dim))
 
     def with_mtp(self, mtp_layers: int) -> CachedModel:
         """The model with so many layers for multi-token prediction, each with an indexer where the model has them."""
@@ -69,15 +77,24 @@ class CachedModel:
         return replace(self, layers=self.layers + mtp_layers, indexers=indexers)
 
 
-def _indexers(config: Mapping[str, Any], layers: int) -> int:
+def _indexers(name: str, config: Mapping[str, Any], layers: int) -> int:
     """How many layers have an indexer of their own, as vLLM and transformers read it; others share the last one's."""
     if config.get("index_topk") is None:
         return 0
     kinds = config.get("indexer_types") or config.get("index_topk_pattern")
     if kinds:
         return sum(kind in ("full", "F") for kind in kinds)
-    every, offset = max(config.get("index_topk_freq", 1), 1), config.get("index_skip_topk_offset", 2)
+    every = max(_number(name, config, "index_topk_freq", 1), 1)
+    offset = _number(name, config, "index_skip_topk_offset", 2)
     return sum(max(layer - offset + 1, 0) % every == 0 for layer in range(layers))
+
+
+def _number(name: str, config: Mapping[str, Any], key: str, default: int) -> int:
+    """A whole number of a configuration, ``default`` where it is absent or null. Raises ValueError."""
+    value = config.get(key)
+    if value is not None and not isinstance(value, int):
+        raise ValueError(f"{name} has the {key} {value!r}; a whole number or none is counted")
+    return default if value is None else value
 
 
 PRESETS = {
@@ -137,7 +154,10 @@ class Capacity:
 
 
 def capacity(fmt: CacheFormat, model: CachedModel, cache_bytes: int, block_size: int = 64) -> Capacity:
-    """Pages and tokens of ``fmt`` in ``cache_bytes``. Raises ValueError where it cannot store the model's latents."""
+    """Pages and tokens of ``fmt`` in ``cache_bytes``.
+
+    Raises ValueError where it cannot store the model's latents, and for pages of less than one token.
+    """
     latents = model.layers * fmt.page_bytes(block_size, model.geometry)
     page_bytes = latents + model.indexers * INDEXER_CACHE.page_bytes(block_size, Geometry(INDEX_DIM, 0))
     return Capacity(fmt, block_size, page_bytes, cache_bytes // page_bytes)

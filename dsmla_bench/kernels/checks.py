@@ -1,6 +1,6 @@
 """Refusing arguments that cannot be right, before anything is launched.
 
-Each function raises ValueError with what was found and what was expected. They look at shapes, types and addresses
+Each ``check_`` raises ValueError with what was found and what was expected. They look at shapes, types and addresses
 only; ``check_slots`` and ``check_starts`` look at values too, which synchronises with the device, and so run on
 request. An eager call pays for all the others: ``tensor.shape[0]`` costs a sixth of ``len(tensor)``.
 """
@@ -116,12 +116,12 @@ def check_devices(**tensors: torch.Tensor | None) -> None:
         )
 
 
-def check_slots(slot_mapping: torch.Tensor, capacity: int) -> None:
-    """No slot lies beyond the cache. Reads the values."""
-    largest = int(slot_mapping.max()) if len(slot_mapping) else -1
+def check_slots(name: str, slots: torch.Tensor, capacity: int) -> None:
+    """No slot of a tensor of any shape lies beyond the cache. Reads the values."""
+    largest = int(slots.max()) if slots.numel() else -1
     if largest >= capacity:
-        position = int(slot_mapping.argmax())
-        raise ValueError(f"slot_mapping[{position}] is {largest}, but the cache has slots 0 to {capacity - 1}")
+        place = (slots == largest).nonzero()[0].tolist()
+        raise ValueError(f"{name}{place} is {largest}, but the cache has slots 0 to {capacity - 1}")
 
 
 def check_starts(

@@ -13,6 +13,8 @@ from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any
 
+from dsmla_bench.error_text import typed_line
+
 
 def discover(package: ModuleType, attribute: str, group: str, kind: type) -> list[Any]:
     """All members of the tuples named ``attribute`` in the modules of ``package``, then those of the entry points.
@@ -32,8 +34,9 @@ def _load(entry_point: EntryPoint, group: str, kind: type) -> tuple[Any, ...]:
     name = f"entry point {entry_point.value!r} of {group}"
     try:
         members = entry_point.load()
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"{name} cannot be loaded ({error}); mend or uninstall the package that has it") from error
+    except Exception as error:  # importing the package of somebody else may raise anything
+        problem = f"{name} cannot be loaded ({typed_line(error)})"
+        raise ValueError(f"{problem}; mend or uninstall the package that has it") from error
     if not isinstance(members, tuple):
         raise ValueError(f"{name} must be a tuple, found {type(members).__name__}")
     for member in members:

@@ -1,4 +1,4 @@
-"""Triton's interpreter with its floating-point conversions corrected.
+"""Triton's interpreter with its floating-point conversions and arithmetic corrected.
 
 ``TRITON_INTERPRET=1``, set before Triton is imported, makes ``@triton.jit`` functions run in numpy on the CPU. Its
 conversions are wrong in ways that compiled kernels are not (Triton 3.6 to 3.9, ``_convert_float``):
@@ -38,7 +38,7 @@ def is_interpreting() -> bool:
 
 @contextlib.contextmanager
 def corrected_conversions() -> Iterator[None]:
-    """While this is active, interpreted kernels convert between fp32, bf16 and e4m3 as compiled ones do."""
+    """While this is active, interpreted kernels convert (fp32, fp16, bf16, e4m3) and compute as compiled ones do."""
     with (
         mock.patch.object(interpreter, "_convert_float", _convert_float),
         mock.patch.object(interpreter, "_patch_lang_tensor", _patch_lang_tensor),

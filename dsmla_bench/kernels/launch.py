@@ -23,7 +23,9 @@ import triton
 class Launch:
     """One kernel with its grid, run-time arguments in order, compile-time arguments and warps per program.
 
-    ``then`` is launched after it on the same stream.
+    names says which of the operation's tensors each of the leading arguments is, an absent one too; a name that the
+    operation does not take is that of a workspace, which the plan made. ``then`` is launched after it on the same
+    stream.
     """
 
     kernel: Any
@@ -32,6 +34,7 @@ class Launch:
     constants: Mapping[str, Any]
     num_warps: int = 4
     num_stages: int = 3
+    names: tuple[str, ...] = ()
     then: Launch | None = None
 
     @property
@@ -39,13 +42,21 @@ class Launch:
         """This launch and all that follow it."""
         return (self, *(self.then.steps if self.then is not None else ()))
 
+    @property
+    def device(self) -> torch.device:
+        """The device of its tensors."""
+        return next(argument.device for argument in self.args if isinstance(argument, torch.Tensor))
+
     def run(self) -> None:
         """Launch every step on the current stream of the arguments' device.
 
         Where Triton interprets, this interprets. Raises ValueError for tensors that compiled kernels cannot reach.
         """
-        for step in self.steps:
-            step._start()
+        self.start()
+
+    def start(self) -> tuple[Any, ...]:
+        """As ``run``; returns what Triton compiled for each step, Nones where Triton interprets."""
+        return tuple(step._start() for step in self.steps)
 
     def compile(self) -> None:
         """Compile every step for the current CUDA device, which Triton keeps on disk, and launch none.
@@ -57,13 +68,12 @@ class Launch:
 
     def binary_sha256(self) -> str | None:
         """SHA-256 of what Triton compiled for every step; launches them once. None where Triton interprets."""
-        compiled = [step._start() for step in self.steps]
-        cubins = [kernel.asm["cubin"] for kernel in compiled if kernel is not None]
+        cubins = [kernel.asm["cubin"] for kernel in self.start() if kernel is not None]
         return hashlib.sha256(b"".join(cubins)).hexdigest() if cubins else None
 
     def _start(self) -> Any:
         """Launch this step alone; returns Triton's compiled kernel, None where Triton interprets."""
-        device = next(argument.device for argument in self.args if isinstance(argument, torch.Tensor))
+        device = self.device
         if device.type != "cuda" and isinstance(self.kernel, triton.runtime.JITFunction):
             raise ValueError(f"the tensors are on {device}; put them on a CUDA device, or set TRITON_INTERPRET=1")
         with _current(device):

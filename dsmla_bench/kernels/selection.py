@@ -46,6 +46,8 @@ class Question:
     block_size  tokens per page
     heads       query heads of one GPU
     rules       the vLLM version whose behaviour is asked for: "0.33" or "0.30"
+
+    Raises ValueError for other rules or queries, no head and no head size. All else that is unknown is a ``Refusal``.
     """
 
     arch: Architecture
@@ -62,6 +64,8 @@ class Question:
             raise ValueError(f"no rules of vLLM {self.rules!r}; available: {', '.join(REVISIONS)}")
         if self.query not in (None, "bf16", "fp8"):
             raise ValueError(f"queries are bf16 or fp8, found {self.query!r}")
+        if self.head_size < 1 or self.heads < 1:
+            raise ValueError(f"head size and heads must be 1 or more, found {self.head_size} and {self.heads}")
 
     def __str__(self) -> str:
         backend = f" with {self.backend}" if self.backend else ""

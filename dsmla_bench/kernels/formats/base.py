@@ -141,7 +141,12 @@ class CacheFormat:
         return self.fields(geometry)[-1].end
 
     def page_bytes(self, block_size: int, geometry: Geometry = Geometry()) -> int:
-        """Bytes of a page of ``block_size`` tokens, padding included."""
+        """Bytes of a page of ``block_size`` tokens, padding included.
+
+        Raises ValueError for less than one token, and when the format cannot store the geometry.
+        """
+        if block_size < 1:
+            raise ValueError(f"a page holds 1 token or more, found a block_size of {block_size}")
         return -(-block_size * self.row_bytes(geometry) // self.page_alignment) * self.page_alignment
 
     def alignment(self, geometry: Geometry = Geometry()) -> int:

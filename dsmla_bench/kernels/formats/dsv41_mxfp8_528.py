@@ -17,13 +17,13 @@ import torch
 import triton
 import triton.language as tl
 
-from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats.base import CacheFormat, Field, Geometry
 from dsmla_bench.kernels.formats.numerics import (
     amax_of_tiles,
     bf16_from_fp32,
     decode_e4m3,
     decode_ue8m0,
+    e4m3_conversion,
     e4m3_from_fp32,
     encode_e4m3,
     fp32_from_e4m3,
@@ -105,10 +105,6 @@ def _load(values_ptr, scales_ptr, mask, WIDTH: tl.constexpr, BLOCK: tl.constexpr
     return (decode_e4m3(codes) * per_tile(decode_ue8m0(scales), 32)).to(tl.bfloat16)
 
 
-def _conversion(arch: Architecture) -> str | None:
-    return "native" if arch.has_e4m3 else None
-
-
 FORMATS = (
     CacheFormat(
         name="dsv41_mxfp8_528",
@@ -119,7 +115,7 @@ FORMATS = (
         dequantize=dequantize,
         encode=encode,
         decode=decode,
-        conversion=_conversion,
+        conversion=e4m3_conversion,
         geometry=Geometry(448, 64),
         lab=True,
     ),

@@ -20,7 +20,6 @@ import torch
 import triton
 import triton.language as tl
 
-from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats.base import CacheFormat, Field, Geometry
 from dsmla_bench.kernels.formats.numerics import (
     amax_of_tiles,
@@ -28,6 +27,7 @@ from dsmla_bench.kernels.formats.numerics import (
     bytes_of,
     decode_e4m3,
     decode_ue8m0,
+    e4m3_conversion,
     e4m3_from_fp32,
     encode_e4m3,
     fp32_from_e4m3,
@@ -107,10 +107,6 @@ def decode(
     return (decode_e4m3(codes) * per_tile(decode_ue8m0(scales), 64)).to(tl.bfloat16), k_pe
 
 
-def _conversion(arch: Architecture) -> str | None:
-    return "native" if arch.has_e4m3 else None
-
-
 FORMATS = (
     CacheFormat(
         name="dsv4_584",
@@ -121,7 +117,7 @@ FORMATS = (
         dequantize=dequantize,
         encode=encode,
         decode=decode,
-        conversion=_conversion,
+        conversion=e4m3_conversion,
         geometry=Geometry(448, 64),
         suffix_bytes=8,
         page_alignment=576,

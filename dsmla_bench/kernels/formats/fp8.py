@@ -11,11 +11,11 @@ import torch
 import triton
 import triton.language as tl
 
-from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats.base import CacheFormat, Field, Geometry
 from dsmla_bench.kernels.formats.numerics import (
     bf16_from_fp32,
     decode_e4m3,
+    e4m3_conversion,
     e4m3_from_fp32,
     encode_e4m3,
     fp32_from_e4m3,
@@ -96,10 +96,6 @@ def decode(
     return (decode_e4m3(kv_c) * scale).to(tl.bfloat16), (decode_e4m3(k_pe) * scale).to(tl.bfloat16)
 
 
-def _conversion(arch: Architecture) -> str | None:
-    return "native" if arch.has_e4m3 else None
-
-
 FORMATS = (
     CacheFormat(
         name="fp8",
@@ -110,7 +106,7 @@ FORMATS = (
         dequantize=dequantize,
         encode=encode,
         decode=decode,
-        conversion=_conversion,
+        conversion=e4m3_conversion,
         external_scale=True,
     ),
 )

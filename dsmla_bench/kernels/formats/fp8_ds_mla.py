@@ -22,7 +22,6 @@ import torch
 import triton
 import triton.language as tl
 
-from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats.base import CacheFormat, Field, Geometry
 from dsmla_bench.kernels.formats.numerics import (
     amax_of_tiles,
@@ -31,6 +30,7 @@ from dsmla_bench.kernels.formats.numerics import (
     ceil_pow2,
     decode_e4m3,
     divide,
+    e4m3_conversion,
     e4m3_from_fp32,
     encode_e4m3,
     fp32_from_e4m3,
@@ -132,10 +132,6 @@ def decode(
     return (decode_e4m3(codes) * per_tile(scales, 128)).to(tl.bfloat16), k_pe
 
 
-def _conversion(arch: Architecture) -> str | None:
-    return "native" if arch.has_e4m3 else None
-
-
 def _revision(name: str, summary: str, encode: object, *, pow2: bool) -> CacheFormat:
     return CacheFormat(
         name="fp8_ds_mla",
@@ -146,7 +142,7 @@ def _revision(name: str, summary: str, encode: object, *, pow2: bool) -> CacheFo
         dequantize=dequantize,
         encode=encode,
         decode=decode,
-        conversion=_conversion,
+        conversion=e4m3_conversion,
         default=pow2,
         geometry=Geometry(512, 64),
     )

@@ -20,8 +20,15 @@ import torch
 import triton
 import triton.language as tl
 
+from dsmla_bench.kernels.arch import Architecture
+
 E4M3_MAX = 448.0
 BF16_NAN = 0x7FFF
+
+
+def e4m3_conversion(arch: Architecture) -> str | None:
+    """``CacheFormat.conversion`` of formats with e4m3 and nothing narrower."""
+    return "native" if arch.has_e4m3 else None
 
 
 def divide(numerator: torch.Tensor, denominator: float) -> torch.Tensor:

@@ -1,8 +1,9 @@
 """What an operation is: how its inputs are made, what it must do, and what it must move.
 
 An operation is one file with its Triton kernel, its torch reference and one ``Operation`` in the module's
-``OPERATIONS``. Providers, the correctness gate, the sweep and the reports work from that value, so that a new operation
-touches one file. Inputs are a frozen dataclass of tensors; an operation writes into tensors that its inputs name.
+``OPERATIONS``; where that gets long, kernels and inputs lie in files beside it. Providers, the correctness gate, the
+sweep and the reports work from that value, so that a new operation touches no other file. Inputs are a frozen dataclass
+of tensors; an operation writes into tensors that its inputs name.
 """
 
 from __future__ import annotations
@@ -121,6 +122,17 @@ def page_order(pages: int, shape: Shape, generator: torch.Generator) -> torch.Te
     if shape.shuffled:
         return torch.randperm(pages, generator=generator, device=generator.device)
     return torch.arange(pages, device=generator.device)
+
+
+def slots_in_order(shape: Shape, generator: torch.Generator) -> tuple[int, torch.Tensor]:
+    """How many pages just hold the tokens, and the slot of each, int64 [tokens] on the generator's device.
+
+    Tokens fill one page after another, in the order of ``page_order``.
+    """
+    pages = -(-shape.tokens // shape.block_size)
+    order = page_order(pages, shape, generator)
+    slots = order[:, None] * shape.block_size + torch.arange(shape.block_size, device=order.device)
+    return pages, slots.flatten()[: shape.tokens]
 
 
 def layer_scale(fmt: CacheFormat, device: torch.device) -> torch.Tensor | None:

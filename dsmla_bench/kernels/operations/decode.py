@@ -27,6 +27,7 @@ import triton
 
 from dsmla_bench.kernels import checks
 from dsmla_bench.kernels.formats import CacheFormat, Geometry
+from dsmla_bench.kernels.kept import KeptLaunches
 from dsmla_bench.kernels.launch import Launch, block_width, ceil_div, device_arch
 from dsmla_bench.kernels.operations.base import Operation, Outputs
 from dsmla_bench.kernels.operations.decode_inputs import DecodeInputs, default_softmax_scale, make_inputs, traffic
@@ -48,6 +49,10 @@ REFERENCE_ROWS = 1 << 16
 """Rows that the reference dequantizes at once."""
 
 
+_TENSORS = ("q", "cache", "indices", "scale", "sink", "out", "lse")
+_KEPT = KeptLaunches(*_TENSORS)
+
+
 def sparse_decode(
     fmt: CacheFormat,
     q: torch.Tensor,
@@ -65,17 +70,22 @@ def sparse_decode(
     With ``check_values`` slots beyond the cache are refused, at the price of a synchronisation. Raises ValueError,
     before anything is launched, for what cannot be right.
     """
-    _check("q", q, torch.bfloat16, (None, None, None, geometry.kv_lora_rank + geometry.rope_dim))
+    if q.dim() != 4:
+        _check_queries(q, geometry)
     out = torch.empty(*q.shape[:3], geometry.kv_lora_rank, dtype=torch.bfloat16, device=q.device)
-    lse = torch.empty(*q.shape[:3], dtype=torch.float32, device=q.device)
-    if softmax_scale is None:
-        softmax_scale = default_softmax_scale(geometry)
-    inputs = DecodeInputs(q, cache, indices, out, lse, softmax_scale, geometry, sink, scale)
-    launch = plan(fmt, inputs, device_arch(cache.device))
-    if check_values:
-        _check_slots(indices, cache.shape[0] * cache.shape[1])
-    if launch is not None:
-        launch.run()
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+
+    def planned() -> Launch | None:
+        scaling = default_softmax_scale(geometry) if softmax_scale is None else softmax_scale
+        inputs = DecodeInputs(q, cache, indices, out, lse, scaling, geometry, sink, scale)
+        return plan(fmt, inputs, device_arch(cache.device))
+
+    def checked() -> None:
+        checks.check_slots("indices", indices, cache.shape[0] * cache.shape[1])
+
+    tensors = (q, cache, indices, scale, sink)
+    others = (softmax_scale, geometry.kv_lora_rank, geometry.rope_dim)
+    _KEPT.launch(fmt, tensors, others, planned, checked if check_values else None, made=(out, lse))
     return out, lse
 
 
@@ -140,6 +150,7 @@ def plan(fmt: CacheFormat, inputs: DecodeInputs, arch: int, config: Configuratio
         },
         num_warps=config.num_warps,
         num_stages=config.num_stages,
+        names=(*_TENSORS[:5], *(("parts", "part_lse") if splits > 1 else ("out", "lse"))),
         then=_combination(inputs, out, lse) if splits > 1 else None,
     )
 
@@ -156,6 +167,7 @@ def _combination(inputs: DecodeInputs, parts: torch.Tensor, part_lse: torch.Tens
             "BLOCK_COLUMNS": COMBINED_COLUMNS,
             "BLOCK_SPLITS": COMBINED_SPLITS,
         },
+        names=("parts", "part_lse", "sink", "out", "lse"),
     )
 
 
@@ -163,7 +175,7 @@ def validate(fmt: CacheFormat, inputs: DecodeInputs) -> None:
     """Raise ValueError for shapes, types or addresses that cannot be right."""
     geometry = inputs.geometry
     checks.check_cache(fmt, inputs.cache, geometry)
-    _check("q", inputs.q, torch.bfloat16, (None, None, None, geometry.kv_lora_rank + geometry.rope_dim))
+    _check_queries(inputs.q, geometry)
     batch, queries, heads, _ = inputs.q.shape
     _check("indices", inputs.indices, torch.int32, (batch, queries, None))
     _check("out", inputs.out, torch.bfloat16, (batch, queries, heads, geometry.kv_lora_rank), contiguous=True)
@@ -175,6 +187,10 @@ def validate(fmt: CacheFormat, inputs: DecodeInputs) -> None:
     checks.check_scale(fmt, inputs.scale)
     tensors = {name: value for name, value in vars(inputs).items() if isinstance(value, torch.Tensor)}
     checks.check_devices(**tensors)
+
+
+def _check_queries(q: torch.Tensor, geometry: Geometry) -> None:
+    _check("q", q, torch.bfloat16, (None, None, None, geometry.kv_lora_rank + geometry.rope_dim))
 
 
 def _check(
@@ -193,14 +209,6 @@ def _check(
         raise ValueError(f"{name} must be contiguous in its last dimension, found stride {tensor.stride(-1)}")
     if not contiguous and min(tensor.shape[:2]) > 1 and tensor.stride(0) != tensor.shape[1] * tensor.stride(1):
         raise ValueError(f"{name} must have its query tokens one stride apart, found strides {tensor.stride()}")
-
-
-def _check_slots(indices: torch.Tensor, capacity: int) -> None:
-    """No slot lies beyond the cache. Reads the values."""
-    largest = int(indices.max()) if indices.numel() else -1
-    if largest >= capacity:
-        place = [int(index) for index in (indices == largest).nonzero()[0]]
-        raise ValueError(f"indices{place} is {largest}, but the cache has slots 0 to {capacity - 1}")
 
 
 def reference(fmt: CacheFormat, inputs: DecodeInputs) -> Callable[[], None]:

@@ -19,7 +19,9 @@ import triton.language as tl
 
 from dsmla_bench.kernels.formats import CacheFormat, Field, Geometry
 from dsmla_bench.kernels.formats.numerics import (
+    amax_of_tiles,
     bytes_of,
+    e4m3_conversion,
     e4m3_from_fp32,
     encode_e4m3,
     fp32_from_e4m3,
@@ -43,8 +45,7 @@ def rotate_index(values: torch.Tensor, cos_sin: torch.Tensor, *, interleaved: bo
 
 def quantize_index(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """values fp32 [..., 128] → e4m3 bytes (uint8) [..., 128] and fp32 scales [..., 1]. NaN does not count in amax."""
-    amax = values.abs().nan_to_num(nan=0.0, posinf=torch.inf).amax(-1, keepdim=True)
-    scales = mx_scale(amax)
+    scales = mx_scale(amax_of_tiles(values, INDEX_DIM))
     return e4m3_from_fp32(values / scales), scales
 
 
@@ -72,7 +73,7 @@ INDEXER_CACHE = CacheFormat(
     dequantize=_dequantize,
     encode=None,
     decode=None,
-    conversion=lambda arch: "native" if arch.has_e4m3 else None,
+    conversion=e4m3_conversion,
     geometry=INDEX_GEOMETRY,
     suffix_bytes=4,
 )

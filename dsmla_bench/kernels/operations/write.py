@@ -21,8 +21,9 @@ import triton.language as tl
 from dsmla_bench.kernels import checks
 from dsmla_bench.kernels.formats import CacheFormat, Geometry
 from dsmla_bench.kernels.formats.numerics import within
+from dsmla_bench.kernels.kept import KeptLaunches
 from dsmla_bench.kernels.launch import Launch, block_width, ceil_div, device_arch
-from dsmla_bench.kernels.operations.base import Operation, Shape, Traffic, layer_scale, page_order, random_latents
+from dsmla_bench.kernels.operations.base import Operation, Shape, Traffic, layer_scale, random_latents, slots_in_order
 from dsmla_bench.kernels.operations.pages import data_stride, new_cache, page_and_row, store_rows, token_pointers
 from dsmla_bench.kernels.operations.tuning import TOKEN_BLOCKS, TokenBlock, Tuning
 
@@ -43,6 +44,10 @@ class WriteInputs:
         return Geometry(self.kv_c.shape[-1], self.k_pe.shape[-1])
 
 
+_TENSORS = ("kv_c", "k_pe", "cache", "slot_mapping", "scale")
+_KEPT = KeptLaunches(*_TENSORS)
+
+
 def concat_and_cache(
     fmt: CacheFormat,
     kv_c: torch.Tensor,
@@ -58,12 +63,15 @@ def concat_and_cache(
     With ``check_values`` slots beyond the cache are refused too, at the price of a synchronisation. Raises ValueError,
     before anything is launched, for what cannot be right.
     """
-    inputs = WriteInputs(kv_c, k_pe, cache, slot_mapping, scale)
-    launch = plan(fmt, inputs, device_arch(cache.device))
-    if check_values:
-        checks.check_slots(slot_mapping, cache.shape[0] * cache.shape[1])
-    if launch is not None:
-        launch.run()
+
+    def planned() -> Launch | None:
+        return plan(fmt, WriteInputs(kv_c, k_pe, cache, slot_mapping, scale), device_arch(cache.device))
+
+    def checked() -> None:
+        checks.check_slots("slot_mapping", slot_mapping, cache.shape[0] * cache.shape[1])
+
+    tensors = (kv_c, k_pe, cache, slot_mapping, scale)
+    _KEPT.launch(fmt, tensors, (), planned, checked if check_values else None)
 
 
 def plan(fmt: CacheFormat, inputs: WriteInputs, arch: int, configuration: TokenBlock | None = None) -> Launch | None:
@@ -103,6 +111,7 @@ def plan(fmt: CacheFormat, inputs: WriteInputs, arch: int, configuration: TokenB
             "BLOCK_TOKENS": chosen.block_tokens,
         },
         num_warps=chosen.num_warps,
+        names=_TENSORS,
     )
 
 
@@ -110,13 +119,10 @@ def validate(fmt: CacheFormat, inputs: WriteInputs) -> None:
     """Raise ValueError for shapes, types or addresses that cannot be right."""
     checks.check_index("slot_mapping", inputs.slot_mapping)
     tokens = inputs.slot_mapping.shape[0]
-    checks.check_matrix("kv_c", inputs.kv_c, torch.bfloat16)
-    checks.check_matrix("k_pe", inputs.k_pe, torch.bfloat16)
+    checks.check_rows("kv_c", inputs.kv_c, tokens)
+    checks.check_rows("k_pe", inputs.k_pe, tokens)
     checks.check_cache(fmt, inputs.cache, inputs.geometry)
     checks.check_scale(fmt, inputs.scale)
-    for name, tensor in (("kv_c", inputs.kv_c), ("k_pe", inputs.k_pe)):
-        if tensor.shape[0] < tokens:
-            raise ValueError(f"{name} must have at least slot_mapping's {tokens} rows, found {tensor.shape[0]}")
     checks.check_devices(
         kv_c=inputs.kv_c, k_pe=inputs.k_pe, cache=inputs.cache, slot_mapping=inputs.slot_mapping, scale=inputs.scale
     )
@@ -187,11 +193,7 @@ def reference(fmt: CacheFormat, inputs: WriteInputs) -> Callable[[], None]:
 def make_inputs(fmt: CacheFormat, shape: Shape, device: torch.device, generator: torch.Generator) -> WriteInputs:
     """Random tokens and a cache that just holds them; every slot is used at most once."""
     kv_c, k_pe = random_latents(shape, device, generator)
-    pages = -(-shape.tokens // shape.block_size)
-    order = page_order(pages, shape, generator)
-    slots = (order[:, None] * shape.block_size + torch.arange(shape.block_size, device=order.device)).flatten()[
-        : shape.tokens
-    ]
+    pages, slots = slots_in_order(shape, generator)
     cache = new_cache(fmt, pages, shape.block_size, device, shape.geometry)
     return WriteInputs(kv_c, k_pe, cache, slots.to(device), layer_scale(fmt, device))
 

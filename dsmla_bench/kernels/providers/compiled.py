@@ -1,4 +1,4 @@
-"""What providers of compiled operators share: naming a file, a package and an error in one line."""
+"""What providers of compiled operators share: loading and naming what has them, and the scale that they ask for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,26 @@ import functools
 import hashlib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+import torch
+
+from dsmla_bench.error_text import first_line
+
+
+def load_library(option: str, file: Path) -> str | None:
+    """Register the operators of a compiled file, which ``option`` names, with torch; in words why that cannot be."""
+    if not file.is_file():
+        return f"{option} {file}: no such file"
+    try:
+        torch.ops.load_library(str(file))
+    except OSError as error:
+        return f"{option} {file}: cannot be loaded ({first_line(error)})"
+    return None
+
+
+def scale_or_one(scale: torch.Tensor | None, device: torch.device) -> torch.Tensor:
+    """The scale outside the cache, fp32 [1], for operators that take one for every format: 1 where there is none."""
+    return scale if scale is not None else torch.ones(1, device=device)
 
 
 @functools.cache
@@ -21,8 +41,3 @@ def installed_version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, in one line."""
-    return (str(error).strip().splitlines() or ["no message"])[0]

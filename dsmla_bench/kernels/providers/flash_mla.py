@@ -33,11 +33,12 @@ from typing import Any
 
 import torch
 
+from dsmla_bench.error_text import typed_line
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats import CacheFormat
 from dsmla_bench.kernels.launch import Launch
 from dsmla_bench.kernels.operations import Operation, Shape
-from dsmla_bench.kernels.providers.compiled import file_sha256, first_line, installed_version
+from dsmla_bench.kernels.providers.compiled import file_sha256, installed_version, load_library
 
 HEADS = (64, 128)
 TOPK_MULTIPLE = 64
@@ -58,8 +59,6 @@ class FlashMlaProvider:
     def __init__(self, libraries: Mapping[str, Path]) -> None:
         self.library = libraries.get("flash_mla")
         self._package: Any = None
-        self._load_error: str | None = None
-        self._loaded = False
 
     def why_not(
         self, operation: Operation, fmt: CacheFormat, arch: Architecture, shape: Shape | None = None
@@ -76,41 +75,20 @@ class FlashMlaProvider:
             return f"FlashMLA truncates scales to powers of two on {arch.label}, and those of {fmt.key} are others"
         if shape is not None and shape.heads is not None and shape.heads > HEADS[-1]:
             return _too_many(shape.heads)
-        reason = self._why_not_loaded()
+        reason = self._why_not_loaded
         if reason is None and self._package is not None and fmt.name not in _PACKAGE_FORMATS:
             return f"the installed flash_mla does not read {fmt.name}; vLLM's copy of FlashMLA does"
         return reason
 
+    @functools.cached_property
     def _why_not_loaded(self) -> str | None:
-        """Why the operator is not there, or None. Tries to load it once."""
-        if not self._loaded and self._load_error is None:
-            self._load_error = self._load()
-            self._loaded = self._load_error is None
-        return self._load_error
-
-    def _load(self) -> str | None:
-        if self.library is not None:
-            if not self.library.is_file():
-                return f"--flash-mla-library {self.library}: no such file"
-            try:
-                torch.ops.load_library(str(self.library))
-            except OSError as error:
-                return f"--flash-mla-library {self.library}: cannot be loaded ({first_line(error)})"
-        elif importlib.util.find_spec(_PACKAGE) is not None:
+        """Why FlashMLA is not there, or None. Asking loads it, once."""
+        if self.library is None and importlib.util.find_spec(_PACKAGE) is not None:
             return self._load_package()
-        elif importlib.util.find_spec("vllm") is not None:
-            try:
-                importlib.import_module("vllm._flashmla_C")
-            except Exception as error:  # beside another torch than its own, importing it may raise anything
-                return f"the installed vLLM's FlashMLA cannot be imported ({type(error).__name__}: {first_line(error)})"
-        else:
-            return (
-                "FlashMLA is not installed; install flash_mla or vLLM, or give the compiled operators with "
-                "--flash-mla-library"
-            )
-        if not hasattr(torch.ops._flashmla_C, _OPERATOR):
+        reason = load_library("--flash-mla-library", self.library) if self.library is not None else _import_operator()
+        if reason is None and not hasattr(torch.ops._flashmla_C, _OPERATOR):
             return f"{self.library or 'the installed vLLM'} has no operator {_OPERATOR}"
-        return None
+        return reason
 
     def _load_package(self) -> str | None:
         """Import the package; why it cannot be used, or None."""
@@ -118,7 +96,7 @@ class FlashMlaProvider:
             package = importlib.import_module(_PACKAGE)
             parameters = inspect.signature(package.flash_mla_with_kvcache).parameters
         except Exception as error:  # beside another torch than its own, importing it may raise anything
-            return f"the installed flash_mla cannot be used ({type(error).__name__}: {first_line(error)})"
+            return f"the installed flash_mla cannot be used ({typed_line(error)})"
         if "attn_sink" not in parameters:
             return "the installed flash_mla has another interface of its sparse decode; install a later one"
         if "enable_batch_invariant" in parameters and "use_legacy" not in parameters:
@@ -163,6 +141,20 @@ class FlashMlaProvider:
         if importlib.util.find_spec(_PACKAGE) is not None:
             return installed_version("flash_mla") or installed_version("sgl-flash-mla")
         return installed_version("vllm")
+
+
+def _import_operator() -> str | None:
+    """Import the operator of an installed vLLM; in words why that cannot be."""
+    if importlib.util.find_spec("vllm") is None:
+        return (
+            "FlashMLA is not installed; install flash_mla or vLLM, or give the compiled operators with "
+            "--flash-mla-library"
+        )
+    try:
+        importlib.import_module("vllm._flashmla_C")
+    except Exception as error:  # beside another torch than its own, importing it may raise anything
+        return f"the installed vLLM's FlashMLA cannot be imported ({typed_line(error)})"
+    return None
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,12 @@ from typing import Any
 
 import torch
 
+from dsmla_bench.error_text import typed_line
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats import CacheFormat, Geometry
 from dsmla_bench.kernels.launch import Launch
 from dsmla_bench.kernels.operations import Operation, Shape
-from dsmla_bench.kernels.providers.compiled import first_line, installed_version
+from dsmla_bench.kernels.providers.compiled import installed_version
 
 GEOMETRY = Geometry(512, 64)
 WORKSPACE_BYTES = 128 << 20
@@ -49,6 +50,7 @@ _SCALES = {"pow2": "pow2_fp32", "amax448": "arbitrary_fp32"}
 _QK_NOPE_HEAD_DIM = 128
 """Of DeepSeek's models: an argument that the kernels for absorbed queries ask for and do not use."""
 _HEADS = 128
+"""The most heads that the backends sparse and trtllm-gen decode."""
 
 
 class FlashInferProvider:
@@ -145,7 +147,7 @@ def _why_not_loaded() -> str | None:
     try:
         mla = importlib.import_module("flashinfer.mla")
     except Exception as error:  # beside another torch than its own, importing it may raise anything
-        return f"the installed FlashInfer cannot be imported ({type(error).__name__}: {first_line(error)})"
+        return f"the installed FlashInfer cannot be imported ({typed_line(error)})"
     if not hasattr(mla, "MLAPlanMetadata"):
         found = installed_version("flashinfer-python")
         return f"FlashInfer {found} lacks mla.MLAPlanMetadata; what is bound here is the interface of FlashInfer 0.7"

@@ -16,6 +16,7 @@ importable whether or not a library is given.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,12 +24,13 @@ from typing import Any
 
 import torch
 
+from dsmla_bench.error_text import typed_line
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats import CacheFormat
 from dsmla_bench.kernels.launch import Launch
 from dsmla_bench.kernels.operations import Operation, Shape
 from dsmla_bench.kernels.providers import vllm_fused
-from dsmla_bench.kernels.providers.compiled import file_sha256, first_line, installed_version
+from dsmla_bench.kernels.providers.compiled import file_sha256, installed_version, load_library, scale_or_one
 
 _CACHE_DTYPES = {"bf16": "auto", "fp8": "fp8", "fp8_ds_mla": "fp8_ds_mla", "nvfp4_ds_mla": "nvfp4_ds_mla"}
 _GATHERS = {
@@ -47,8 +49,6 @@ class VllmProvider:
 
     def __init__(self, libraries: Mapping[str, Path]) -> None:
         self.library = libraries.get("vllm")
-        self._load_error: str | None = None
-        self._loaded = False
 
     def why_not(
         self, operation: Operation, fmt: CacheFormat, arch: Architecture, shape: Shape | None = None
@@ -66,33 +66,15 @@ class VllmProvider:
             return f"vLLM's nvfp4_ds_mla operators require sm_100 or sm_103; found {arch.label}"
         if fmt.name != "bf16" and arch < Architecture(8, 0):
             return f"vLLM's operators require sm_80 or later; found {arch.label}"
-        return self._why_not_loaded()
+        return self._why_not_loaded
 
+    @functools.cached_property
     def _why_not_loaded(self) -> str | None:
-        """Why the operators are not there, or None. Tries to load them once."""
-        if not self._loaded and self._load_error is None:
-            self._load_error = self._load()
-            self._loaded = self._load_error is None
-        return self._load_error
-
-    def _load(self) -> str | None:
-        if self.library is not None:
-            if not self.library.is_file():
-                return f"--vllm-library {self.library}: no such file"
-            try:
-                torch.ops.load_library(str(self.library))
-            except OSError as error:
-                return f"--vllm-library {self.library}: cannot be loaded ({first_line(error)})"
-        elif importlib.util.find_spec("vllm") is not None:
-            try:
-                importlib.import_module("vllm._custom_ops")
-            except Exception as error:  # beside another torch than its own, importing it may raise anything
-                return f"the installed vLLM cannot be imported ({type(error).__name__}: {first_line(error)})"
-        else:
-            return "vLLM is not installed; install it, or give its compiled operators with --vllm-library"
-        if not hasattr(torch.ops._C_cache_ops, "concat_and_cache_mla"):
+        """Why the operators are not there, or None. Asking loads them, once."""
+        reason = load_library("--vllm-library", self.library) if self.library is not None else _import_operators()
+        if reason is None and not hasattr(torch.ops._C_cache_ops, "concat_and_cache_mla"):
             return f"{self.library or 'the installed vLLM'} has no operator concat_and_cache_mla"
-        return None
+        return reason
 
     def bind(self, operation: Operation, fmt: CacheFormat, inputs: Any, arch: Architecture) -> Callable[[], None]:
         """The operator call on these inputs. Raises ValueError for inputs that the operator has no argument for."""
@@ -117,6 +99,17 @@ class VllmProvider:
         return self.library.name if self.library is not None else installed_version("vllm")
 
 
+def _import_operators() -> str | None:
+    """Import the operators of an installed vLLM; in words why that cannot be."""
+    if importlib.util.find_spec("vllm") is None:
+        return "vLLM is not installed; install it, or give its compiled operators with --vllm-library"
+    try:
+        importlib.import_module("vllm._custom_ops")
+    except Exception as error:  # beside another torch than its own, importing it may raise anything
+        return f"the installed vLLM cannot be imported ({typed_line(error)})"
+    return None
+
+
 def _view(fmt: CacheFormat, cache: torch.Tensor) -> torch.Tensor:
     """The cache with the element type that vLLM expects of it."""
     return cache.view(torch.bfloat16) if fmt.name == "bf16" else cache
@@ -126,12 +119,12 @@ def _bind_write(fmt: CacheFormat, inputs: Any) -> Callable[[], None]:
     operator = torch.ops._C_cache_ops.concat_and_cache_mla
     cache = _view(fmt, inputs.cache)
     slot_mapping = inputs.slot_mapping.long()
-    scale = inputs.scale if inputs.scale is not None else torch.ones(1, device=cache.device)
-    dtype = _CACHE_DTYPES[fmt.name]
+    scale, dtype = scale_or_one(inputs.scale, cache.device), _CACHE_DTYPES[fmt.name]
     return lambda: operator(inputs.kv_c, inputs.k_pe, cache, slot_mapping, dtype, scale)
 
 
 def _bind_gather(fmt: CacheFormat, inputs: Any) -> Callable[[], None]:
+    """bf16's and fp8's operators take the end of the last request as one more start, fp8's every row's request too."""
     operator = getattr(torch.ops._C_cache_ops, _GATHERS[fmt.name])
     cache, workspace, table = _view(fmt, inputs.cache), inputs.workspace, inputs.block_table
     requests, tokens = len(table), len(workspace)
@@ -140,14 +133,12 @@ def _bind_gather(fmt: CacheFormat, inputs: Any) -> Callable[[], None]:
     if fmt.name in ("bf16", "fp8"):
         ends = torch.tensor([tokens], dtype=torch.int32, device=starts.device)
         starts = torch.cat([starts, ends])
-    if fmt.name == "bf16":
-        return lambda: operator(cache, workspace, table, starts, requests, seq_starts)
     if fmt.name == "fp8":
         lengths = (starts[1:] - starts[:-1]).long()
         token_to_seq = torch.repeat_interleave(torch.arange(requests, device=starts.device), lengths).int()
-        scale = inputs.scale if inputs.scale is not None else torch.ones(1, device=cache.device)
+        scale = scale_or_one(inputs.scale, cache.device)
         return lambda: operator(cache, workspace, table, starts, token_to_seq, tokens, "fp8", scale, seq_starts)
-    if fmt.name == "fp8_ds_mla":
+    if fmt.name != "nvfp4_ds_mla":
         return lambda: operator(cache, workspace, table, starts, requests, seq_starts)
     if seq_starts is not None:
         raise ValueError(f"vLLM's {_GATHERS[fmt.name]} takes no seq_starts; found {len(seq_starts)}")

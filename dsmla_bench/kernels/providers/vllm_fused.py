@@ -17,12 +17,13 @@ from typing import Any
 import torch
 import triton
 
+from dsmla_bench.error_text import typed_line
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats import CacheFormat
 from dsmla_bench.kernels.operations import Operation
 from dsmla_bench.kernels.operations.fused_norm_rope import FusedNormRopeInputs
 from dsmla_bench.kernels.operations.fused_q import FusedQInputs
-from dsmla_bench.kernels.providers.compiled import first_line
+from dsmla_bench.kernels.providers.compiled import scale_or_one
 
 MODULE = "vllm.models.deepseek_v32.common.kernels"
 
@@ -51,7 +52,7 @@ def _module() -> Any:
     try:
         return importlib.import_module(MODULE)
     except Exception as error:  # beside another torch or Triton than its own, importing it may raise anything
-        return f"{MODULE} cannot be imported ({type(error).__name__}: {first_line(error)})"
+        return f"{MODULE} cannot be imported ({typed_line(error)})"
 
 
 def bind(operation: Operation, inputs: Any, cache_dtype: str) -> Callable[[], None]:
@@ -83,7 +84,7 @@ def _bind_norm_rope(module: Any, inputs: FusedNormRopeInputs, cache_dtype: str) 
         indexer_k_cache=inputs.index_cache,
         mla_kv_cache=cache,
         mla_kv_cache_dtype=cache_dtype,
-        mla_k_scale=inputs.scale if inputs.scale is not None else torch.ones(1, device=cache.device),
+        mla_k_scale=scale_or_one(inputs.scale, cache.device),
         has_indexer=inputs.index_k is not None,
         index_rope_interleave=inputs.index_interleaved,
         q_c_out=inputs.q_c_out,
