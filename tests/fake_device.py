@@ -78,9 +78,15 @@ class FakeBench:
         self.script = json.loads(Path(config.libraries["script"]).read_text())
         self.device = FakeDevice()
         self.device.gone = Path(self.script.get("gone", "never"))
+        self.bench = MeasureBench(config, self.take_device)
+
+    def take_device(self):
         if self.device.gone.exists():
             raise RuntimeError(NONE_THERE + HINTS)
-        self.bench = MeasureBench(config, self.device)
+        return self.device
+
+    def begin(self):
+        self.bench.begin()
 
     def measure(self, case):
         us = self.script.get("times", {}).get(case.provider, 10.0)

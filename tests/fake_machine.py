@@ -1,7 +1,8 @@
 """A machine with fake GPUs, and a worker on one of them. Needs neither torch nor a GPU, and so starts at once.
 
 ``FAKE_GPUS`` names the machine and the architectures of its GPUs: ``alpha:sm90,sm90``. As on a real machine, only those
-in ``CUDA_VISIBLE_DEVICES`` are seen.
+in ``CUDA_VISIBLE_DEVICES`` are seen, which has their indices or uuids. While there is the file ``FAKE_HANG``, a device
+that is asked what it is does not answer.
 
 A worker's script is a JSON file, named as the library of a provider called ``script``:
 
@@ -28,11 +29,14 @@ def find_devices():
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return every
-    seen = [every[int(number)] for number in visible.split(",") if number]
+    by_name = {name: gpu for gpu in every for name in (str(gpu.index), gpu.uuid)}
+    seen = [by_name[name] for name in visible.split(",") if name]
     return [Gpu(index, gpu.name, gpu.uuid, gpu.arch) for index, gpu in enumerate(seen)]
 
 
 def describe_device(index):
+    while Path(os.environ.get("FAKE_HANG", "no such file")).exists():
+        time.sleep(0.1)
     gpu = find_devices()[index]
     return {"index": index, "name": gpu.name, "uuid": gpu.uuid, "arch": gpu.arch, "l2_bytes": 1 << 20}
 
@@ -44,8 +48,10 @@ def describe():
 class ScriptedBench:
     def __init__(self, config):
         self.config = config
+
+    def begin(self):
         (self.gpu,) = find_devices()
-        self.script = json.loads(Path(config.libraries["script"]).read_text())
+        self.script = json.loads(Path(self.config.libraries["script"]).read_text())
 
     def measure(self, case):
         began = time.time()

@@ -8,28 +8,36 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from dsmla_bench.bench import gate
-from dsmla_bench.bench.cases import format_of, inputs_key, operation_of, shape_of, traffic_facts, why_not
+from dsmla_bench.bench.cases import format_of, operation_of, shape_of, traffic_facts, why_not
 from dsmla_bench.bench.device import Call, Device
 from dsmla_bench.bench.worker import WorkerConfig
+from dsmla_bench.error_text import first_line
 from dsmla_bench.kernels.operations import Operation
 from dsmla_bench.kernels.providers import Provider, load_providers
-from dsmla_bench.rows import Case, Measurement
+from dsmla_bench.rows import Case, Measurement, inputs_key
 from dsmla_bench.summary import CLOCK_DRIFT
 
 
 class MeasureBench:
-    """Checks and times cases on one device."""
+    """Checks and times cases on the device that ``take_device`` gives when it begins."""
 
-    def __init__(self, config: WorkerConfig, device: Device) -> None:
-        self.config, self.device = config, device
+    def __init__(self, config: WorkerConfig, take_device: Callable[[], Device]) -> None:
+        self.config, self._take_device = config, take_device
         self.providers = load_providers(config.library_paths())
-        self.calibration = device.calibrate(config.methods)
-        self._inputs = _InputsCache(device.torch_device, config.seed)
+        self.device: Device
+        self.calibration: dict[str, Any]
+
+    def begin(self) -> None:
+        """Take the device and calibrate it."""
+        self.device = self._take_device()
+        self.calibration = self.device.calibrate(self.config.methods)
+        self._inputs = _InputsCache(self.device.torch_device, self.config.seed)
 
     def measure(self, case: Case) -> Measurement:
         """Check and time one case."""
@@ -45,7 +53,7 @@ class MeasureBench:
             self._inputs.clear()
             gc.collect()
             torch.cuda.empty_cache()
-            return Measurement(case, self.config.process, "oom", str(error).splitlines()[0], facts=facts)
+            return Measurement(case, self.config.process, "oom", first_line(error), facts=facts)
 
     def _gate_and_time(self, provider: Provider, case: Case, facts: dict[str, Any]) -> Measurement:
         operation, fmt, arch = operation_of(case), format_of(case), self.device.arch
@@ -140,6 +148,9 @@ def _only_read(operation: Operation, inputs: Any) -> dict[str, torch.Tensor]:
 
 def cuda_bench(config: WorkerConfig) -> MeasureBench:
     """The bench of worker kind ``cuda``: on the one CUDA device that a worker sees."""
+    from triton.runtime.cache import triton_key
+
     from dsmla_bench.bench.cuda import CudaDevice
 
-    return MeasureBench(config, CudaDevice(0))
+    triton_key()  # reads all of Triton, half a second that Triton would spend at the first launch
+    return MeasureBench(config, lambda: CudaDevice(0))

@@ -36,6 +36,9 @@ class InterpretBench:
         self.config, self.providers = config, load_providers(config.library_paths())
         self._results: dict[Case, gate.GateResult] = {}
 
+    def begin(self) -> None:
+        """There is no device to take."""
+
     def measure(self, case: Case) -> Measurement:
         """Interpret the case's kernel and compare its bytes with the reference's."""
         provider = self.providers[case.provider]
@@ -66,6 +69,9 @@ class CompileBench:
 
     def __init__(self, config: WorkerConfig) -> None:
         self.config, self.providers = config, load_providers(config.library_paths())
+
+    def begin(self) -> None:
+        """There is no device to take."""
 
     def measure(self, case: Case) -> Measurement:
         """Compile the case's kernel for its architecture, or take what is known of it from the cache."""

@@ -68,6 +68,10 @@ class TuneBench:
     def __init__(self, bench: MeasureBench) -> None:
         self._bench = bench
 
+    def begin(self) -> None:
+        """Take the device."""
+        self._bench.begin()
+
     def measure(self, case: Case) -> Measurement:
         """Check and time one case."""
         self._bench.providers |= candidates(case)
@@ -101,7 +105,7 @@ class TunePlan(SweepPlan):
         """Compile every kernel, then measure; yields and appends one measurement at a time."""
         for arch, cases in self.cases().items():
             for gpu in self.gpus(arch):
-                compile_ahead(cases, launch_of, gpu.index, default_workers())
+                compile_ahead(cases, launch_of, gpu.local_index, default_workers())
         yield from super().run(run)
 
     def _plain(self, arch: Architecture) -> list[Case]:

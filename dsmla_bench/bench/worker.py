@@ -1,7 +1,7 @@
 """A worker process: reads cases from standard input, one JSON object a line, answers each with one Measurement.
 
-Its first line is ``begin``: until then the child imports what it needs and leaves the device alone, so that a worker
-can be prepared while the one before it still measures. ``Worker`` is the parent's end. The child is
+Its first line is ``begin``: until then the child makes its bench, which leaves the device alone, so that a worker can
+be prepared while the one before it still measures. ``Worker`` is the parent's end. The child is
 ``python -m dsmla_bench.bench.worker KIND``, with KIND one of
 
     cuda        gate and time on a CUDA device
@@ -33,10 +33,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from dsmla_bench.error_text import typed_line
 from dsmla_bench.rows import Case, Measurement
 
 BEGIN, READY = "begin", "ready"
 KEPT_ERROR_LINES = 100
+LONGEST_ANSWER = 2**24
+"""Characters of a line; a longer one is no measurement, and must not fill the parent's memory."""
 ALLOWED_FAILED_STARTS = 2
 """After so many starts in a row that failed, every further case gets the last one's reason at once."""
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception): ")
@@ -79,6 +82,10 @@ class WorkerConfig:
 
 class Bench(Protocol):
     """What a worker runs: see ``MeasureBench``, ``InterpretBench`` and ``CompileBench``."""
+
+    def begin(self) -> None:
+        """Take the device, once, before the first case; until then it belongs to another process."""
+        ...
 
     def measure(self, case: Case) -> Measurement:
         """Everything about one case, failures included."""
@@ -131,7 +138,7 @@ class Worker:
             measurement = Measurement.from_json(answer)
         except ValueError:
             return self._failed(case, "runtime_error", f"the worker process gave no measurement but {answer[:200]!r}")
-        if measurement.case != case:
+        if (measurement.case, measurement.process) != (case, self.config.process):
             return self._failed(case, "runtime_error", "the worker process answered another case than it was asked")
         if measurement.status == "runtime_error":
             self.stop()
@@ -165,7 +172,10 @@ class Worker:
         with contextlib.suppress(BrokenPipeError):  # it died while it was prepared, which the missing answer shows
             self._process.stdin.write(BEGIN + "\n")
             self._process.stdin.flush()
-        self._ready = self._answer(self.config.start_timeout_s) == READY
+        answer = self._answer(self.config.start_timeout_s)
+        self._ready = answer == READY
+        if answer is not None and not self._ready:
+            return "runtime_error", f"the worker process did not say that it is ready but {answer[:200]!r}"
         return None if self._ready else self._why_no_answer(self.config.start_timeout_s)
 
     def _spawn(self) -> None:
@@ -229,7 +239,7 @@ def _visible(index: int) -> str:
 def _pump(stream: IO[str], answers: queue.Queue[str | None]) -> None:
     """Hand the child's lines to the parent; None when the stream ends."""
     with contextlib.suppress(ValueError):  # the parent closes the stream when it ends the child
-        for line in stream:
+        for line in iter(lambda: stream.readline(LONGEST_ANSWER), ""):
             answers.put(line.rstrip("\n"))
     answers.put(None)
 
@@ -241,17 +251,15 @@ def _keep(stream: IO[str], errors: deque[str]) -> None:
 
 
 def serve(bench: Bench, process: int, questions: IO[str], answers: IO[str]) -> None:
-    """Answer every case until the questions end or an error leaves this process unusable."""
+    """Begin, and answer every case until the questions end or an error leaves this process unusable."""
+    bench.begin()
     print(READY, file=answers, flush=True)
     for line in questions:
         case = Case(**json.loads(line))
         try:
             measurement = bench.measure(case)
         except Exception as error:  # whatever a kernel or an operator raises belongs to the row, not to the sweep
-            text = (
-                f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
-            )
-            measurement = Measurement(case, process, "runtime_error", text)
+            measurement = Measurement(case, process, "runtime_error", typed_line(error))
         print(measurement.to_json(), file=answers, flush=True)
         if measurement.status == "runtime_error":
             return
@@ -271,9 +279,9 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     module, name = KINDS[config.kind] if config.kind in KINDS else config.kind.split(":")
-    make_bench = getattr(importlib.import_module(module), name)
+    bench = getattr(importlib.import_module(module), name)(config)
     if sys.stdin.readline().strip() == BEGIN:
-        serve(make_bench(config), config.process, sys.stdin, answers)
+        serve(bench, config.process, sys.stdin, answers)
 
 
 if __name__ == "__main__":
