@@ -22,8 +22,9 @@ from typing import Any
 
 import pandas as pd
 
+from dsmla_bench.column_types import field_types
 from dsmla_bench.results import Run
-from dsmla_bench.rows import Case, row_types
+from dsmla_bench.rows import Case, Row
 
 
 class HistoryError(ValueError):
@@ -63,7 +64,7 @@ _SCORE_AXES = {
     "backend": str,
 }
 TABLES = {
-    "rows": KeptTable(tuple(field.name for field in dataclasses.fields(Case)), row_types()),
+    "rows": KeptTable(tuple(field.name for field in dataclasses.fields(Case)), field_types(Row)),
     "errors": KeptTable(tuple(_ERROR_AXES), _ERROR_AXES),
     "scores": KeptTable(tuple(_SCORE_AXES), _SCORE_AXES),
 }
@@ -126,6 +127,8 @@ def _identified(run: Run, rows: pd.DataFrame, axes: tuple[str, ...], commit: str
     Uuid and driver in the manifest are those of its device, so rows of another one do not get them.
     """
     known = _of_manifest(run, commit)
+    if "device_uuid" in rows:
+        rows = rows.assign(driver=rows["device_uuid"].map(_drivers(run)))
     rows = rows.assign(**{name: None for name in known if name not in rows})
     elsewhere = rows["device"].notna() & (rows["device"] != known["device"])
     for name, value in known.items():
@@ -156,6 +159,12 @@ def _of_manifest(run: Run, commit: str | None) -> dict[str, Any]:
     }
     plain = {name: None if value is None else str(value) for name, value in texts.items()}
     return {**plain, "started_at": _started(run), "seed": seed if isinstance(seed, int) and seed < 2**63 else None}
+
+
+def _drivers(run: Run) -> dict[str, str]:
+    """Uuid → driver of the devices that the manifest lists: the nodes of a cluster may have different ones."""
+    devices = [device for device in run.manifest.get("devices") or [] if device.get("driver") is not None]
+    return {str(device.get("uuid")): str(device["driver"]) for device in devices}
 
 
 def _started(run: Run) -> datetime:

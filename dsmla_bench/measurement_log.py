@@ -64,17 +64,26 @@ class FileLog:
 
     def start(self) -> None:
         """Begin the log of a new run, and hold it."""
-        self._file.touch()
-        self.hold()
+        write_whole(self._file, b"")  # its name is stored before the first row is
+        self._lock = self._locked()
 
     def hold(self) -> None:
         """Lock the run, and move a cut last line to rows.jsonl.cut. Raises RunError when another process has it."""
-        self._lock = open(self._run / ".lock", "wb")  # noqa: SIM115 - held until the run is let go of
+        with failing_as(RunError, self._run, "cannot be gone on with", "its rows are kept"):
+            self._lock = self._locked()
+            _set_aside_cut_line(self._file)
+
+    def _locked(self) -> IO[bytes]:
+        """The lock file, locked until it is closed. Raises RunError when another process has it, else OSError."""
+        lock = open(self._run / ".lock", "ab", opener=_open_ordinary)  # noqa: SIM115 - held until the run is let go of
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise _taken(self._run) from error
-        _set_aside_cut_line(self._file)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            if isinstance(error, BlockingIOError):
+                raise _taken(self._run) from error
+            raise
+        return lock
 
     def read(self) -> list[Measurement]:
         """Every whole line. A damaged last one is left out with a warning, one before it is a RunError."""
@@ -166,6 +175,11 @@ def _measurement(line: bytes, where: str) -> Measurement:
         raise RunError(f"{where}: {error}") from error
 
 
+def _open_ordinary(path: str, flags: int) -> int:
+    """A descriptor of a file. OSError for a link, which may lead anywhere, and a pipe, which would be waited for."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+
 def _set_aside_cut_line(file: Path) -> None:
     """Move what follows the last good line of ``file`` into FILE.cut; the whole lines are never at risk.
 
@@ -177,8 +191,8 @@ def _set_aside_cut_line(file: Path) -> None:
     if _is_measurement(lines[-1]):
         lines[-1] += b"\n"
     else:
-        with open(file.with_suffix(".jsonl.cut"), "ab") as aside:
-            aside.write(lines.pop() + b"\n")
+        aside = file.with_suffix(".jsonl.cut")
+        write_whole(aside, (read(aside) if aside.exists() else b"") + lines.pop() + b"\n")
     write_whole(file, b"".join(lines))
 
 

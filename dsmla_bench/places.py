@@ -1,8 +1,9 @@
 """Where runs and histories lie: a folder on a disk, or one at any fsspec URL. The only file that tells the two apart.
 
 ``place("runs")`` is a ``Path``; ``place("s3://bucket/runs")`` is universal_pathlib's ``UPath``, which is used like one.
-What others may be reading is written through ``write_whole`` and ``create``: it appears whole or not at all. On a disk
-that takes a temporary name and a rename; an object store shows objects in no other way.
+What others may be reading is written through ``write_whole`` and ``create``: it appears whole or not at all, and is
+stored when they return. On a disk that takes a temporary name, a rename, and the folder synced behind it; an object
+store shows and acknowledges objects in no other way.
 
 Object stores raise errors of their own libraries. ``failing_as`` makes one sentence of whatever comes.
 """
@@ -12,12 +13,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeAlias
+from urllib.parse import unquote, urlsplit
 
 from upath import UPath
 
@@ -29,6 +32,11 @@ MOST_BYTES = 2**30
 """Of a file that is read: a run of a whole day takes less than a tenth."""
 AT_ONCE = 32
 """Requests to an object store at a time: it answers many as fast as one."""
+PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.:_-]+://")
+FILE_SCHEMES = ("file:", "local:")
+UNSYNCED = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
+"""Errors of a folder that cannot be synced: its file system has no such operation, or it may be written and not read.
+Then nothing more can be done for a name in it."""
 
 CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
 ADVICE = {
@@ -47,24 +55,47 @@ class PlaceError(ValueError):
 def place(where: Where) -> Place:
     """The folder or file at a path or URL, which need not be there: a URL's store is not asked yet.
 
-    Raises PlaceError for a protocol that fsspec does not know, or whose package is not installed.
+    Raises PlaceError for what names no place on this machine, a protocol that fsspec does not know, or one whose
+    package is not installed.
     """
     if not isinstance(where, str):
         return where
-    if where.startswith("file://"):
-        return Path(where.removeprefix("file://"))
-    return _at_url(where) if "://" in where else Path(where)
+    if not where:
+        raise PlaceError("an empty path names no place; name a folder, . for this one")
+    if where.lower().startswith(FILE_SCHEMES):
+        return _at_path(_path_of(where), where)
+    return _at_url(where) if "://" in where else _at_path(where, where)
+
+
+def _path_of(url: str) -> str:
+    """The path in file:///path or file://localhost/path (RFC 8089), where %20 stands for a blank, and so on."""
+    parts = urlsplit(url)
+    if parts.netloc.lower() not in ("", "localhost"):
+        here = "give a path of this machine as in file:///data/runs"
+        raise PlaceError(f"{url}: is on the host {parts.netloc}, not here; {here}")
+    if not parts.path.startswith("/"):
+        raise PlaceError(f"{url}: names no path; give one as in file:///data/runs")
+    if parts.query or parts.fragment:
+        raise PlaceError(f"{url}: has a query or fragment, which no file has; write %3F for ? and %23 for #")
+    return unquote(parts.path, errors="surrogateescape")
+
+
+def _at_path(path: str, where: str) -> Path:
+    if "\0" in path:
+        shown = where.replace("\0", r"\0")
+        raise PlaceError(f"{shown}: has a zero byte in it, which no path may have; name another place")
+    return Path(path)
 
 
 def _at_url(url: str) -> UPath:
+    if not PROTOCOL.match(url):  # universal_pathlib would take it for a path, and one letter for a drive
+        raise PlaceError(f"{url}: cannot be opened (it is taken for a path); give a path without :// or a URL")
     try:
         # Others add files at any time: what was listed a moment ago is not worth keeping.
         found = UPath(url, use_listings_cache=False)
         found.fs  # noqa: B018 - this imports the package that serves the protocol
     except Exception as error:  # a store of whatever kind is made here, which may want arguments that no URL gives
         raise PlaceError(_sentence(f"{url}: cannot be opened ({reason(error)})", _advice(error))) from error
-    if isinstance(found, Path):
-        raise PlaceError(f"{url}: cannot be opened (it is taken for a path); give a path without :// or a URL")
     return found
 
 
@@ -167,7 +198,7 @@ def write_whole(file: Place, data: bytes) -> None:
     if not isinstance(file, Path):
         file.fs.pipe_file(file.path, data)
         return
-    file.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(file.parent)
     temporary = file.with_name(f"{file.name}.{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "wb") as stream:
@@ -178,6 +209,28 @@ def write_whole(file: Place, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)  # on a disk that is full, every byte counts
         raise
+    _sync_names(file.parent)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder on a disk and those above it, so that they outlive a power cut."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in missing:
+        _sync_names(made.parent)
+
+
+def _sync_names(folder: Path) -> None:
+    """Store the names in a folder: to sync a file stores what is in it, not where it is. A rename is one of names."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in UNSYNCED:
+            raise
 
 
 def create(file: Place, data: bytes) -> bool:

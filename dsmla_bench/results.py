@@ -22,13 +22,14 @@ import secrets
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
 
+from dsmla_bench.column_types import field_types
 from dsmla_bench.measurement_log import MeasurementLog, log_of
 from dsmla_bench.measurement_log import RunError as RunError
 from dsmla_bench.places import Place, Where, create, failing_as, links_out_of, place, read, reason, write_whole
@@ -51,6 +52,14 @@ _MANIFEST_TYPES = {
 }
 """What readers of a manifest rely on where the entry is there."""
 _PANDAS_TYPES = {int: "Int64", float: "Float64", bool: "boolean", str: "string"}
+
+
+class ResumeError(RunError):
+    """A run that cannot be gone on with: ``name``, of its "config" or "identity", is ``now`` and was ``was``."""
+
+    def __init__(self, path: Place, what: str, name: str, was: Any, now: Any) -> None:
+        super().__init__(f"{path}: cannot be resumed: {name} is {now} now and was {was}; start a new run")
+        self.path, self.what, self.name, self.was, self.now = path, what, name, was, now
 
 
 @dataclass
@@ -78,7 +87,7 @@ class Run:
         with failing_as(RunError, results, "cannot create a run here", "name a writable place with --out"):
             if not create(run.path / "manifest.json", _as_json(run.manifest)):
                 raise FileExistsError(f"{run_id} is there already")
-        run._log.start()
+            run._log.start()
         return run
 
     @classmethod
@@ -100,16 +109,15 @@ class Run:
 
         ``identity`` is what measures: device, packages, commit. A row must not mix two of them.
 
-        ``config`` is what the caller is about to measure. Raises RunError when the run had another one, naming
-        the field that differs.
+        ``config`` is what the caller is about to measure. Raises ResumeError when the run had another one.
         """
         run = cls.load(path)
         for what, wanted in (("config", config), ("identity", identity or {})):
             known = run.manifest.get(what) or {}
             for name in sorted(known.keys() | wanted.keys()):
-                if _plain(known.get(name)) != _plain(wanted.get(name)):
-                    found = f"{name} is {_plain(wanted.get(name))} now and was {_plain(known.get(name))}"
-                    raise RunError(f"{run.path}: cannot be resumed: {found}; start a new run")
+                was, now = _plain(known.get(name)), _plain(wanted.get(name))
+                if was != now:
+                    raise ResumeError(run.path, what, name, was, now)
         run._log.hold()
         run.measurements = run._log.read()  # another process may have appended until it was held
         return run
@@ -128,9 +136,18 @@ class Run:
         """Write rows.parquet and samples.parquet and close the manifest with the given additions."""
         self.write_table("rows", self.rows())
         self.write_table("samples", self.samples())
-        self.manifest.update(manifest, ended_at=datetime.now(UTC).isoformat())
+        self.manifest.update(manifest, ended_at=self._now().isoformat())
         self.write_manifest()
         self._log.finish(self.measurements)
+
+    def _now(self) -> datetime:
+        """The time in UTC, later than any in the manifest though the clock was set back: states are ordered by it."""
+        now = datetime.now(UTC)
+        try:
+            known = datetime.fromisoformat(self.manifest.get("ended_at") or self.manifest["started_at"])
+            return max(now, known + timedelta(microseconds=1))
+        except (KeyError, OverflowError, TypeError, ValueError):  # no time that this tool has written
+            return now
 
     def write_table(self, name: str, frame: pd.DataFrame) -> None:
         """Write NAME.parquet, replacing one that is there whole. Raises RunError when it cannot be written."""
@@ -211,11 +228,6 @@ def typed_frame(row_type: type, rows: Iterable[Any]) -> pd.DataFrame:
     return frame.astype(types)
 
 
-def field_types(row_type: type) -> dict[str, type]:
-    """Field → its Python type (int, float, bool or str), None left out, of a dataclass."""
-    return {name: (get_args(hint) or (hint,))[0] for name, hint in get_type_hints(row_type).items()}
-
-
 def latest_run(results: Where) -> Place:
     """The newest run below a folder or URL. Raises RunError when there is none."""
     results = place(results)
@@ -281,4 +293,6 @@ def _read_manifest(path: Place) -> dict[str, Any]:
     for name, kind in _MANIFEST_TYPES.items():
         if manifest.get(name) is not None and not isinstance(manifest[name], kind):
             raise RunError(f"{file}: {name} must be a {kind.__name__}, found {type(manifest[name]).__name__}")
+    if not all(isinstance(device, dict) for device in manifest.get("devices") or []):
+        raise RunError(f"{file}: devices must be a list of objects, one for each device")
     return dict(manifest)

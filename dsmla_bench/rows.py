@@ -10,13 +10,13 @@ Units: ``us`` is microseconds, ``gbps`` is 1e9 bytes per second, bytes come from
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
 import math
-import typing
 from dataclasses import dataclass, field
 from typing import Any
+
+from dsmla_bench.column_types import field_types, is_of
 
 STATUSES = (
     "ok",
@@ -38,12 +38,15 @@ FINDINGS = frozenset({"incorrect", "throttled", "oom", "timeout", "compile_error
 OWN_AXES = ("heads", "topk", "queries", "variant")
 """Axes that only some operations have."""
 
+COMPARED_AXES = ("provider", "l2_state")
+"""Axes that leave an operation's inputs as they are: rows that differ in these alone are held against each other."""
+
 
 @dataclass(frozen=True)
 class Case:
     """One thing to measure: operation × format × provider × shape.
 
-    tokens        rows written or gathered by one launch
+    tokens        rows written or gathered by one launch; requests of an operation that has ``queries``
     requests      requests that the tokens belong to (gather; 1 for write)
     block_size    tokens per cache page
     page_order    "ordered" or "shuffled" pages: how slots and block tables walk the cache
@@ -85,14 +88,15 @@ class Case:
         return hashlib.blake2b(json.dumps(axes, sort_keys=True).encode(), digest_size=8).hexdigest()
 
     def __str__(self) -> str:
+        what = f"{self.operation} {self.format}:{self.revision} {self.provider}"
+        size = f"{self.tokens} {'tokens' if self.queries is None else 'requests'}"
         own = [f"{name} {value}" for name in OWN_AXES if (value := getattr(self, name)) is not None]
-        return " ".join(
-            [
-                f"{self.operation} {self.format}:{self.revision} {self.provider} {self.tokens} tokens",
-                f"{self.page_order} block {self.block_size}",
-                *own,
-            ]
-        )
+        return " ".join([what, size, f"{self.page_order} block {self.block_size}", *own])
+
+
+def inputs_key(case: Case | Row) -> tuple[Any, ...]:
+    """What cases share that have the same inputs and are compared with each other: all but provider and L2 state."""
+    return tuple(getattr(case, axis.name) for axis in dataclasses.fields(Case) if axis.name not in COMPARED_AXES)
 
 
 @dataclass(frozen=True)
@@ -280,7 +284,7 @@ ROW_FIELDS = tuple(field.name for field in dataclasses.fields(Row))
 
 def _require_types(measurement: Measurement) -> None:
     """Raise ValueError where a measurement read from a file holds something of another type than it must."""
-    types, case = row_types(), vars(measurement.case)
+    types, case = field_types(Row), vars(measurement.case)
     wanted = {name: (value, types[name]) for name, value in case.items()}
     wanted |= {"process": (measurement.process, int), "reason": (measurement.reason, str)}
     for name, value in measurement.facts.items():
@@ -289,38 +293,12 @@ def _require_types(measurement: Measurement) -> None:
         wanted[name] = (value, types.get(name, object))
     optional = {"reason", *OWN_AXES, *measurement.facts}
     for name, (value, kind) in wanted.items():
-        if not (value is None and name in optional) and not _is_of(value, kind):
+        if not (value is None and name in optional) and not is_of(value, kind):
             raise ValueError(f"not a measurement: {name} must be of type {kind.__name__}, found {value!r:.80}")
     for method, samples in measurement.samples.items():
-        if not isinstance(samples, list) or not all(_is_of(us, float) for us in samples):
+        if not isinstance(samples, list) or not all(is_of(us, float) for us in samples):
             raise ValueError(f"not a measurement: the samples of {method} must be numbers")
 
 
 _SUMMARISED = frozenset({"row_id", "status", "reason", "method", "us", "samples", "processes"})
 """Columns that only a summary may set."""
-
-
-def _is_of(value: object, kind: type) -> bool:
-    """Whether a value from JSON fits a column: whole numbers are floats too, and none may overflow 64 bits."""
-    if kind is object:
-        return True
-    if isinstance(value, str):
-        return kind is str and _is_unicode(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return type(value) is kind
-    return abs(value) < 2**63 if isinstance(value, int) and kind in (int, float) else kind is float
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether a text can be written to a file: JSON may hold lone surrogates, which are no characters."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-@functools.cache
-def row_types() -> dict[str, type]:
-    """Column name → Python type (int, float, bool or str) of every column of ``Row``, None left out."""
-    return {name: (typing.get_args(hint) or (hint,))[0] for name, hint in typing.get_type_hints(Row).items()}

@@ -13,6 +13,7 @@ One that may be wrong keeps its number and is ``suspect``, with the reason in ``
 * it is under the floor, by more than measuring the floor can explain;
 * the multiprocessors ran at a clock more than 3 % off the median row of the run on that device;
 * its measurements come from different devices or binaries;
+* most rows that it is compared with were measured on another device;
 * another process was on the device while it was measured.
 """
 
@@ -20,10 +21,11 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from dsmla_bench.rows import ROW_FIELDS, Measurement, Row
+from dsmla_bench.rows import ROW_FIELDS, Measurement, Row, inputs_key
 
 DISAGREEMENT = 0.05
 CLOCK_DRIFT = 0.03
@@ -32,11 +34,11 @@ MACHINE = ("floor_us", "quantum_us", "copy_gbps", "matmul_tflops", "sm_mhz")
 
 
 def summarise_all(measurements: Sequence[Measurement]) -> list[Row]:
-    """One row per case, in the order in which cases were first measured, with slow clocks flagged."""
+    """One row per case, in the order in which cases were first measured, flagged where the others show what is odd."""
     by_case: dict[str, list[Measurement]] = {}
     for measurement in measurements:
         by_case.setdefault(measurement.case.row_id, []).append(measurement)
-    return flag_clock_drift([summarise(group) for group in by_case.values()])
+    return flag_split_comparisons(flag_clock_drift([summarise(group) for group in by_case.values()]))
 
 
 def summarise(measurements: Sequence[Measurement], method: str | None = None) -> Row:
@@ -123,8 +125,32 @@ def _with_drift(row: Row, usual_mhz: float | None) -> Row:
         return row
     if abs(row.sm_mhz - usual_mhz) <= CLOCK_DRIFT * usual_mhz:
         return row
-    drift = f"the clock was {row.sm_mhz:.0f} MHz, in the run's median row {usual_mhz:.0f}"
-    return dataclasses.replace(row, suspect=True, suspicion="; ".join(filter(None, [row.suspicion, drift])))
+    return _with_suspicion_of(row, f"the clock was {row.sm_mhz:.0f} MHz, in the run's median row {usual_mhz:.0f}")
+
+
+def flag_split_comparisons(rows: Sequence[Row]) -> list[Row]:
+    """The rows, with those suspect that were timed on another device than most of those with the same inputs.
+
+    Cards of one model differ by a percent or two, which would look like a provider's merit. Of as many rows on either
+    device those are kept that came first.
+    """
+    devices: dict[tuple[Any, ...], Counter[str]] = {}
+    for row in rows:
+        if row.status == "ok" and row.device_uuid is not None:
+            devices.setdefault(inputs_key(row), Counter())[row.device_uuid] += 1
+    usual = {key: counted.most_common(1)[0][0] for key, counted in devices.items()}
+    return [_with_split(row, usual.get(inputs_key(row))) for row in rows]
+
+
+def _with_split(row: Row, usual_uuid: str | None) -> Row:
+    if row.status != "ok" or row.device_uuid in (None, usual_uuid):
+        return row
+    return _with_suspicion_of(row, "measured on another device than the rows that it is compared with")
+
+
+def _with_suspicion_of(row: Row, reason: str) -> Row:
+    """The row, suspect for one reason more."""
+    return dataclasses.replace(row, suspect=True, suspicion="; ".join(filter(None, [row.suspicion, reason])))
 
 
 def _timing(measurements: Sequence[Measurement], method: str, row: Row) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats import CacheFormat, Geometry, get_format
 from dsmla_bench.kernels.operations import PAGE_ORDERS, Operation, Shape, get_operation
 from dsmla_bench.kernels.providers import Provider
-from dsmla_bench.rows import OWN_AXES, Case
+from dsmla_bench.rows import OWN_AXES, Case, inputs_key
 
 MOST = 2**31 - 1
 """The largest number of tokens, requests or tokens per page: what kernels count in 32 bits."""
@@ -132,11 +132,6 @@ def shuffled(cases: Sequence[Case], seed: int) -> list[Case]:
     for group in groups:
         generator.shuffle(group)
     return [case for group in groups for case in group]
-
-
-def inputs_key(case: Case) -> tuple[Any, ...]:
-    """What two cases must have in common to share inputs: everything but provider and L2 state."""
-    return tuple(value for name, value in asdict(case).items() if name not in ("provider", "l2_state"))
 
 
 def format_of(case: Case) -> CacheFormat:

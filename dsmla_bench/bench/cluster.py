@@ -20,6 +20,7 @@ import dsmla_bench
 from dsmla_bench.bench.cluster_host import Host, code_sha256
 from dsmla_bench.bench.fleet import LaneLostError
 from dsmla_bench.bench.gpus import Gpu
+from dsmla_bench.error_text import first_line
 from dsmla_bench.rows import Case, Measurement
 
 LISTENER_TIMEOUT_S, FIND_TIMEOUT_S, RESTART_TIMEOUT_S = 10.0, 120.0, 60.0
@@ -63,7 +64,7 @@ class Cluster:
             self._ray.init(address=address, runtime_env=sent, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError) as error:
             raise ValueError(
-                f"--ray {address}: no Ray cluster can be used there ({_first_line(error)}); start one with "
+                f"--ray {address}: no Ray cluster can be used there ({first_line(_cause(error))}); start one with "
                 "`ray start --head`, or give the address of its head"
             ) from error
         self.seats = self._find()
@@ -78,7 +79,7 @@ class Cluster:
                 raise ValueError(f"{seat.gpu}: {error.cause}") from error
             raise
         except errors.RayError as error:
-            raise LaneLostError(_first_line(error)) from error
+            raise LaneLostError(first_line(_cause(error))) from error
 
     def restart(self, seat: Seat) -> bool:
         """Start a lost actor again on the same GPU; False where its node is gone, or it is lost again and again."""
@@ -86,15 +87,14 @@ class Cluster:
         seat.restarts += 1
         if seat.restarts > ALLOWED_RESTARTS:
             return False
-        actor = self._actor(seat.node_id)
+        seat.actor = self._actor(seat.node_id)  # before it answers: to release the seat meanwhile ends the wait
         try:
-            facts = self._ray.get(actor.describe.remote(), timeout=RESTART_TIMEOUT_S)
+            facts = self._ray.get(seat.actor.describe.remote(), timeout=RESTART_TIMEOUT_S)
         except self._ray.exceptions.RayError:
             facts = {}
         if facts.get("uuid") != seat.gpu.uuid:
-            self._ray.kill(actor)
+            self.release(seat)
             return False
-        seat.actor = actor
         return True
 
     def release(self, seat: Seat) -> None:
@@ -103,9 +103,11 @@ class Cluster:
 
     def close(self) -> None:
         """Release every seat and leave the cluster."""
-        for seat in self.seats:
-            self.release(seat)
-        self._ray.shutdown()
+        try:
+            for seat in self.seats:
+                self.release(seat)
+        finally:
+            self._ray.shutdown()
 
     def _find(self) -> list[Seat]:
         """A seat for every GPU that can be had, in the order of their uuids; those that cannot be are warned of."""
@@ -124,7 +126,7 @@ class Cluster:
         try:
             facts = self._ray.get(answer)
         except self._ray.exceptions.RayError as error:
-            self._leave_out(node_id, actor, _first_line(error))
+            self._leave_out(node_id, actor, first_line(_cause(error)))
             return None
         if facts.pop("code_sha256") != code_sha256():
             self._leave_out(node_id, actor, "it finds another version of dsmla_bench than the one that was sent")
@@ -194,7 +196,6 @@ def _require_listener(address: str) -> None:
         socket.create_connection((host, int(port)), LISTENER_TIMEOUT_S).close()
 
 
-def _first_line(error: Exception) -> str:
-    """Of what went wrong; an exception in a task comes inside one whose text is Ray's traceback."""
-    cause = getattr(error, "cause", None) or error
-    return (str(cause).strip().splitlines() or [type(cause).__name__])[0][:300]
+def _cause(error: Exception) -> BaseException:
+    """What went wrong; an exception in a task comes inside one whose text is Ray's traceback."""
+    return getattr(error, "cause", None) or error

@@ -19,12 +19,15 @@ class Host:
         self._machine, self._factory, self._arguments = machine_module, factory, arguments
 
     def describe(self) -> dict[str, Any]:
-        """What a manifest says of the GPU, with its index on the node, the node's packages and this code's hash."""
+        """What a manifest says of the GPU, with its index on the node, the node's packages and this code's hash.
+
+        The index is None where the node's CUDA_VISIBLE_DEVICES names GPUs by uuid, which Ray passes on.
+        """
         import ray
 
-        (index,) = ray.get_runtime_context().get_accelerator_ids()["GPU"]
+        (name,) = ray.get_runtime_context().get_accelerator_ids()["GPU"]
         here = machine(self._machine)
-        found = {**here.describe_device(0), "index": int(index)}
+        found = {**here.describe_device(0), "index": int(name) if name.isdecimal() else None}
         return {**found, "packages": here.describe()["packages"], "code_sha256": code_sha256()}
 
     def call(self, method: str, *arguments: Any) -> Any:

@@ -6,12 +6,15 @@ compiles, and the others find its facts in the cache (``static_facts``).
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import queue
 import threading
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Generator, Sequence
+from dataclasses import replace
 
+from dsmla_bench.bench.in_threads import Work, answers_of
 from dsmla_bench.bench.offline import CompileBench
 from dsmla_bench.bench.worker import Worker, WorkerConfig
 from dsmla_bench.kernels.interpreter import is_interpreting
@@ -35,7 +38,8 @@ def compile_cases(cases: Sequence[Case], config: WorkerConfig, workers: int) -> 
             unknown.append(case)
         else:
             yield known
-    yield from _Crew(config, unknown, workers).measurements()
+    with contextlib.closing(_Crew(config, unknown).measurements(workers)) as compiled:
+        yield from compiled
 
 
 def _known(bench: CompileBench, case: Case) -> Measurement | None:
@@ -46,48 +50,40 @@ def _known(bench: CompileBench, case: Case) -> Measurement | None:
         return None
 
 
-@dataclass
 class _Crew:
-    """Threads with a worker process each that share out ``cases``, kernel by kernel."""
+    """Workers that share out cases, kernel by kernel, a thread for each."""
 
-    config: WorkerConfig
-    cases: Sequence[Case]
-    workers: int
-    _todo: queue.SimpleQueue[list[Case]] = field(default_factory=queue.SimpleQueue)
-    _answers: queue.SimpleQueue[Measurement | Exception] = field(default_factory=queue.SimpleQueue)
-    _stopped: threading.Event = field(default_factory=threading.Event)
+    def __init__(self, config: WorkerConfig, cases: Sequence[Case]) -> None:
+        self._config, self._closed = config, threading.Event()
+        self._answers: queue.SimpleQueue[Measurement | Exception | None] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[list[Case]] = queue.SimpleQueue()
+        for kernel in _by_kernel(cases):
+            self._todo.put(kernel)
 
-    def measurements(self) -> Generator[Measurement]:
-        """One per case, as they come. Closing the generator ends the workers once they answered what they are at."""
-        groups: dict[tuple[object, ...], list[Case]] = {}
-        for case in self.cases:
-            groups.setdefault((case.operation, case.format, case.revision, case.provider, case.arch), []).append(case)
-        for group in groups.values():
-            self._todo.put(group)
-        threads = [threading.Thread(target=self._work, daemon=True) for _ in range(min(self.workers, len(groups)))]
-        for thread in threads:
-            thread.start()
+    def measurements(self, workers: int) -> Generator[Measurement]:
+        """One per case, as they come from at most so many workers. Closing the generator ends them at once."""
+        crew = [Worker(self._config) for _ in range(min(workers, self._todo.qsize()))]
+        works = [Work(functools.partial(self._compile, worker), worker.interrupt) for worker in crew]
+        with contextlib.closing(answers_of(works, self._answers, self._closed.set)) as answers:
+            yield from answers
+
+    def _compile(self, worker: Worker) -> None:
+        """The thread of a worker."""
         try:
-            for _ in self.cases:
-                answer = self._answers.get()
-                if isinstance(answer, Exception):
-                    raise answer
-                yield answer
-        finally:
-            self._stopped.set()
-            for thread in threads:
-                thread.join()
-
-    def _work(self) -> None:
-        worker = Worker(self.config)
-        try:
-            while not self._stopped.is_set():
+            while True:
                 for case in self._todo.get_nowait():
-                    if not self._stopped.is_set():
-                        self._answers.put(worker.measure(case))
+                    if self._closed.is_set():
+                        return
+                    self._answers.put(worker.measure(case))
         except queue.Empty:
             pass
-        except Exception as error:  # whatever went wrong in this thread is raised where the answers are awaited
-            self._answers.put(error)
         finally:
             worker.stop()
+
+
+def _by_kernel(cases: Sequence[Case]) -> Collection[list[Case]]:
+    """The cases in groups that differ in their shape only."""
+    groups: dict[tuple[object, ...], list[Case]] = {}
+    for case in cases:
+        groups.setdefault((case.operation, case.format, case.revision, case.provider, case.arch), []).append(case)
+    return groups.values()

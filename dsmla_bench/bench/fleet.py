@@ -78,7 +78,7 @@ class LocalLane(Workers):
 
 def on_gpu(config: WorkerConfig, gpu: Gpu) -> WorkerConfig:
     """The configuration of a worker on this GPU of this machine."""
-    return replace(config, device=gpu.index, device_columns=gpu.columns)
+    return replace(config, device=gpu.local_index, device_columns=gpu.columns)
 
 
 @dataclass(frozen=True)

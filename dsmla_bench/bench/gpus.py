@@ -9,9 +9,12 @@ from typing import Any, Protocol, cast
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU: its index on its machine, name, uuid and architecture ("sm90"). ``node`` is its machine in a cluster."""
+    """One GPU: its index on its machine, name, uuid and architecture ("sm90"). ``node`` is its machine in a cluster.
 
-    index: int
+    The index is None where a node names its GPUs by uuid (CUDA_VISIBLE_DEVICES=GPU-5c0e… or MIG-…).
+    """
+
+    index: int | None
     name: str
     uuid: str
     arch: str
@@ -22,8 +25,15 @@ class Gpu:
         """What every row that was measured on it says of it."""
         return {"device": self.name, "device_uuid": self.uuid, "device_index": self.index}
 
+    @property
+    def local_index(self) -> int:
+        """Its index on this machine, where every GPU has one."""
+        assert self.index is not None
+        return self.index
+
     def __str__(self) -> str:
-        return f"device {self.index}{f' of node {self.node}' if self.node else ''} ({self.name}, {self.arch})"
+        which = self.uuid if self.index is None else self.index
+        return f"device {which}{f' of node {self.node}' if self.node else ''} ({self.name}, {self.arch})"
 
 
 class Machine(Protocol):

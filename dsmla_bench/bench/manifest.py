@@ -15,7 +15,7 @@ from dsmla_bench import __version__
 from dsmla_bench.bench.gpus import Gpu
 from dsmla_bench.bench.nvml import driver_version, open_nvml
 from dsmla_bench.kernels.arch import Architecture
-from dsmla_bench.kernels.formats import default_formats
+from dsmla_bench.kernels.formats import all_formats
 
 PACKAGES = ("torch", "triton", "vllm", "flash-mla", "flashinfer-python", "numpy", "pandas", "lm-eval", "transformers")
 
@@ -32,7 +32,7 @@ def find_devices() -> list[Gpu]:
 
 def find_device(arch: Architecture | None = None) -> tuple[int, Architecture] | None:
     """Index and architecture of the first CUDA device, of ``arch`` where that is given; None without one."""
-    found = ((gpu.index, Architecture.parse(gpu.arch)) for gpu in find_devices())
+    found = ((gpu.local_index, Architecture.parse(gpu.arch)) for gpu in find_devices())
     return next((device for device in found if arch is None or device[1] == arch), None)
 
 
@@ -45,7 +45,7 @@ def describe() -> dict[str, Any]:
         "packages": {name: found for name in PACKAGES if (found := _version(name)) is not None},
         "cuda_runtime": torch.version.cuda,
         "git": _git(),
-        "default_revisions": {fmt.name: fmt.revision for fmt in default_formats()},
+        "default_revisions": {fmt.name: fmt.revision for fmt in all_formats() if fmt.default},
     }
 
 

@@ -136,7 +136,9 @@ class SweepPlan:
         """Measure what ``run`` does not hold yet; yields and appends one measurement at a time."""
         shares = self.shares(run.measurements)
         with contextlib.closing(self._measure(run, shares)) as measurements:
-            yield from measurements
+            for measurement in measurements:
+                self._list_device(run, shares, measurement)
+                yield measurement
         for arch in self.missing():
             yield from check_offline(run, self.cases()[arch], self._worker_config)
 
@@ -178,8 +180,17 @@ class SweepPlan:
         """What measures, without its devices: tool, packages, commit."""
         return manifest.describe()
 
+    def _list_device(self, run: Run, gpus: Collection[Gpu], measurement: Measurement) -> None:
+        """List the device of a measurement in the manifest too: a resumed run may have other nodes than it began on."""
+        listed, uuid = run.manifest.setdefault("devices", []), measurement.facts.get("device_uuid")
+        if any(device.get("uuid") == uuid for device in listed):
+            return
+        if new := [self._describe_device(gpu) for gpu in gpus if gpu.uuid == uuid]:
+            listed += new
+            run.write_manifest()
+
     def _describe_device(self, gpu: Gpu) -> dict[str, Any]:
-        return self._machine.describe_device(gpu.index)
+        return self._machine.describe_device(gpu.local_index)
 
     @property
     def _machine(self) -> Machine:
@@ -217,7 +228,7 @@ def calibrations(run: Run) -> dict[str, Any]:
         return {"calibration": calibration_of(run.rows())}
     rows = run.rows()
     made = [
-        {**device, "calibration": calibration_of(rows[rows["device_uuid"] == device["uuid"]])} for device in devices
+        {**device, "calibration": calibration_of(rows[rows["device_uuid"] == device.get("uuid")])} for device in devices
     ]
     return {"calibration": made[0]["calibration"], "devices": made}
 

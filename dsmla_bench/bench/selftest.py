@@ -75,7 +75,9 @@ def run_checks(device: TestableDevice, methods: Sequence[str]) -> Iterator[Check
         known = device.spun_us()
         yield Check("work on a second stream", method, f"at least {known:.3f}", aside, "µs", aside >= 0.98 * known)
         hot = _time(device, device.copy(COPY_BYTES), method, l2_state="hot")
-        cold = _median(device.time(lambda _: device.copy(COPY_BYTES), 2 * COPY_BYTES, "cold", [method]).samples[method])
+        cold = statistics.median(
+            device.time(lambda _: device.copy(COPY_BYTES), 2 * COPY_BYTES, "cold", [method]).samples[method]
+        )
         yield Check("cold copy, hot one first", method, f"more than {hot:.3f}", cold, "µs", cold > 1.1 * hot)
 
 
@@ -93,8 +95,4 @@ def resolution(device: TestableDevice, method: str) -> dict[str, Any]:
 
 
 def _time(device: TestableDevice, call: Call, method: str, l2_state: str = "hot") -> float:
-    return _median(device.time(lambda _: call, 0, l2_state, [method]).samples[method])
-
-
-def _median(samples: Sequence[float]) -> float:
-    return statistics.median(samples)
+    return statistics.median(device.time(lambda _: call, 0, l2_state, [method]).samples[method])

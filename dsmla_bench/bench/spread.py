@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Any
 
-from dsmla_bench.bench.cases import inputs_key
 from dsmla_bench.bench.gpus import Gpu
-from dsmla_bench.rows import Case, Measurement
+from dsmla_bench.rows import Case, Measurement, inputs_key
 
 MEASURE_S, SLOW_MEASURE_S = 0.12, 0.3
 """Seconds, measured on an H200: a timed case of ours or production's, and one of the reference."""

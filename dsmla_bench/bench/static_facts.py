@@ -18,7 +18,6 @@ import functools
 import hashlib
 import json
 import os
-import secrets
 import warnings
 from pathlib import Path
 from typing import Any
@@ -28,9 +27,11 @@ import triton
 from dsmla_bench.bench import compile as compiling
 from dsmla_bench.bench import occupancy, sass
 from dsmla_bench.bench.compile import DisassemblyError, compile_launch, disassemble, source_of
+from dsmla_bench.column_types import field_types
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.launch import Launch
-from dsmla_bench.rows import row_types
+from dsmla_bench.places import reason, write_whole
+from dsmla_bench.rows import Row
 
 RESOURCES = ("registers", "stack_bytes", "spilled_bytes", "shared_bytes", "cubin_bytes", "num_warps")
 OCCUPANCY = ("occupancy", "occupancy_limit")
@@ -88,7 +89,7 @@ def _compiled_facts(launch: Launch, arch: Architecture) -> dict[str, Any]:
 
 def _are_facts(facts: Any) -> bool:
     """Whether ``facts`` has every column, each None or of its type."""
-    types = row_types()
+    types = field_types(Row)
     return (
         isinstance(facts, dict)
         and set(facts) == set(STATIC_FACTS)
@@ -117,10 +118,7 @@ def _tools() -> tuple[str, ...]:
 
 def _keep(file: Path, facts: dict[str, Any]) -> None:
     """Write ``file`` whole or not at all, whoever else is writing it."""
-    temporary = file.with_name(f"{file.stem}.{secrets.token_hex(4)}.tmp")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(facts), encoding="utf-8")
-        temporary.replace(file)
+        write_whole(file, json.dumps(facts).encode("utf-8"))
     except OSError as error:
-        warnings.warn(f"{file.parent}: compiled facts cannot be kept here ({error.strerror})", stacklevel=2)
+        warnings.warn(f"{file.parent}: compiled facts cannot be kept here ({reason(error)})", stacklevel=2)
