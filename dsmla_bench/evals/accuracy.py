@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from dsmla_bench.evals.accuracy_cells import Cells
+from dsmla_bench.error_text import first_line
+from dsmla_bench.evals.accuracy_cells import Cells, cells_of
 from dsmla_bench.evals.accuracy_plan import AccuracyPlan, computed_by
 from dsmla_bench.evals.accuracy_results import Results
 from dsmla_bench.evals.accuracy_rows import FidelityTableRow, VariantRow
@@ -27,10 +28,10 @@ from dsmla_bench.evals.latents import LatentRow
 from dsmla_bench.evals.lm_eval_scores import task_scores
 from dsmla_bench.evals.lm_eval_tasks import run_task, task_sha256
 from dsmla_bench.evals.scores import TaskScores
-from dsmla_bench.kernels.formats import get_format
 from dsmla_bench.results import Run
 
 FIDELITY = "fidelity"
+"""The name of the fidelity pass: of its step, and of its cell."""
 
 
 @dataclass
@@ -83,8 +84,7 @@ def execute(session: Session, run: Run) -> Generator[str]:
 
     Closed early, as on Ctrl-C, it writes the tables of what is finished. The run is left for the caller to finish.
     """
-    cells = Cells(run.path / "cells")
-    results = Results(session.plan.baseline, [_variant_row(session, variant) for variant in session.variants])
+    cells, results = cells_of(run), _results(session)
     try:
         for variant in session.computed:
             yield from _score(session, cells, variant, results)
@@ -107,7 +107,7 @@ def _score(session: Session, cells: Cells, variant: Variant, results: Results) -
                 yield f"{variant.label} {name}"
         if len(found) == len(keys):
             return
-        with one_sentence(), session.backend.open(variant) as lm:
+        with out_of_memory_in_words(), session.backend.open(variant) as lm:
             for name in [name for name in keys if name not in found]:
                 found[name] = score_task(session, variant, lm, name)
                 cells.save((variant.label, name), keys[name], dataclasses.asdict(found[name]))
@@ -166,27 +166,26 @@ def fidelity_key(session: Session) -> dict[str, Any]:
 def measured_fidelity(session: Session) -> dict[str, Any] | None:
     """The fidelity of the variants, as its cell holds it; None where the backend has none."""
     plan = session.plan
-    with one_sentence():
+    with out_of_memory_in_words():
         measured = session.backend.fidelity(session.compared, session.tasks, plan.windows, plan.window_tokens)
     if measured is None:
         return None
-    return {name: [dataclasses.asdict(row) for row in rows] for name, rows in zip(PARTS, measured, strict=True)}
+    rows, latents = measured
+    return {
+        "fidelity": [dataclasses.asdict(row) for row in rows],
+        "latents": [dataclasses.asdict(row) for row in latents],
+    }
 
 
 def collect(session: Session, run: Run) -> None:
     """Write the tables of what ``run`` holds; computes nothing."""
-    cells = Cells(run.path / "cells")
-    results = Results(session.plan.baseline, [_variant_row(session, variant) for variant in session.variants])
+    cells, results = cells_of(run), _results(session)
     for variant in session.computed:
         found = [stored_scores(cells, (variant.label, name), key) for name, key in cell_keys(session, variant).items()]
         results.scores[variant.label] = [scores for scores in found if scores is not None]
     if session.plan.windows:
         _add_fidelity(results, cells.load((FIDELITY,), fidelity_key(session)))
     results.write(run, session.plan.margins)
-
-
-PARTS = ("fidelity", "latents")
-"""What the cell of the fidelity pass holds."""
 
 
 def cell_keys(session: Session, variant: Variant) -> dict[str, dict[str, Any]]:
@@ -199,6 +198,11 @@ def cell_keys(session: Session, variant: Variant) -> dict[str, dict[str, Any]]:
         **computed_by(),
     }
     return {name: {**key, "task_sha256": task_sha256(task)} for name, task in session.tasks.items()}
+
+
+def _results(session: Session) -> Results:
+    """The results of a session, without scores yet."""
+    return Results(session.plan.baseline, [_variant_row(session, variant) for variant in session.variants])
 
 
 def _variant_row(session: Session, variant: Variant) -> VariantRow:
@@ -215,22 +219,20 @@ def _variant_row(session: Session, variant: Variant) -> VariantRow:
 
 
 def _described(backend: Backend, variant: Variant) -> dict[str, Any]:
-    """What is known of the format that a variant stores: of a server's nothing."""
-    if backend.name == "server":
+    """What is known of the format that a variant stores."""
+    fmt, geometry = backend.cache_format(variant), backend.geometry
+    if fmt is None:
         return {"cache_format": None, "revision": None, "bytes_per_token": None}
-    fmt = get_format(variant.format)
-    geometry = backend.geometry
     size = fmt.row_bytes(geometry) if geometry is not None and fmt.geometry in (None, geometry) else None
     return {"cache_format": fmt.name, "revision": fmt.revision, "bytes_per_token": size}
 
 
 @contextlib.contextmanager
-def one_sentence() -> Iterator[None]:
+def out_of_memory_in_words() -> Iterator[None]:
     """Memory that runs out becomes a ValueError that says what to do."""
     try:
         yield
     except torch.OutOfMemoryError as error:
         raise ValueError(
-            f"the device's memory does not hold the model and a batch ({str(error).splitlines()[0]:.200}); "
-            "use a smaller --batch-size"
+            f"the device's memory does not hold the model and a batch ({first_line(error)}); use a smaller --batch-size"
         ) from error

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsmla_bench.places import Place, read, write_whole
+from dsmla_bench.results import Run
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class Cells:
         readable = ".".join(re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") for name in names)
         short = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:8]
         return self.folder / f"{readable[:100]}.{short}.json"
+
+
+def cells_of(run: Run) -> Cells:
+    """The cells of a run."""
+    return Cells(run.path / "cells")
 
 
 def differing(known: Any, wanted: dict[str, Any]) -> list[str]:

@@ -23,7 +23,7 @@ from dsmla_bench.bench.fleet import ALLOWED_LOSSES, LaneLostError
 from dsmla_bench.bench.gpus import Gpu
 from dsmla_bench.bench.in_threads import Work, answers_of
 from dsmla_bench.evals.accuracy import FIDELITY, Session, cell_keys, collect, fidelity_key
-from dsmla_bench.evals.accuracy_cells import Cells, differing
+from dsmla_bench.evals.accuracy_cells import cells_of, differing
 from dsmla_bench.evals.accuracy_environment import environment
 from dsmla_bench.evals.accuracy_plan import AccuracyPlan
 from dsmla_bench.results import Run
@@ -51,7 +51,7 @@ def execute(session: Session, run: Run, cluster: Cluster) -> Generator[str]:
 
     Closed early, or after an error, it writes the tables of what is finished.
     """
-    cells = Cells(run.path / "cells")
+    cells = cells_of(run)
     keys = {shard: key for shard, key in _keys(session).items() if cells.load(shard, key) is None}
     work = _Work(cluster, keys)
     try:

@@ -11,10 +11,9 @@ from dsmla_bench.evals.accuracy_results import Results
 from dsmla_bench.evals.accuracy_rows import VariantRow
 from dsmla_bench.evals.judging import Margins
 from dsmla_bench.evals.lm_eval_output import read_output
+from dsmla_bench.evals.scores import BASELINE
 from dsmla_bench.places import Where
 from dsmla_bench.results import Run, config_hash
-
-BASELINE = "bf16"
 
 
 def import_results(paths: Mapping[str, Path], out: Where, margins: Margins) -> Run:

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 from dsmla_bench.bench.manifest import describe, describe_device
 from dsmla_bench.evals import lm_eval_tasks
 from dsmla_bench.evals.backends import BACKENDS, Backend, Variant
+from dsmla_bench.evals.codec import ABLATIONS
 from dsmla_bench.evals.embedded import MODEL, embedded_model
 from dsmla_bench.evals.judging import Margins
 from dsmla_bench.evals.lm_eval_tasks import TaskRecipe
 from dsmla_bench.evals.model_files import find_model, find_tokenizer
+from dsmla_bench.evals.scores import BASELINE
 from dsmla_bench.kernels.formats import get_format
 from dsmla_bench.places import Where
 from dsmla_bench.results import Run, config_hash
@@ -26,10 +28,7 @@ from dsmla_bench.results import Run, config_hash
 if TYPE_CHECKING:
     from dsmla_bench.evals.simulated_cache import Prefill
 
-BASELINE = "bf16"
 EMBEDDED = "embedded"
-PARTS = {"nope": "NoPE only", "rope": "RoPE only"}
-"""What an ablation is called; ``simulated_cache`` calls it alike."""
 PACKAGES = ("torch", "transformers", "lm-eval", "accelerate")
 
 
@@ -41,14 +40,17 @@ class AccuracyPlan:
     formats            as ``get_format`` takes them; bf16 is always among them. Of servers: the names in ``servers``
     servers            format → URL of its server
     tasks              "embedded" for this project's, names of lm-eval's, or folders of task YAML
+    recipe             how tasks are asked
     ablate             those of ``formats`` whose parts are also quantized alone (backend sim)
     repeat             whether the baseline is also computed in other batches (A/A)
     batch_size         a number of sequences or "auto"; ``max_length`` in tokens, None: the model's
-    prefill            "cache" or "fresh", as in ``simulated_cache``
+    prefill            "cache" or "fresh", as in ``simulated_cache`` (backend sim)
+    device             "cpu" or "cuda" (backend sim)
     concurrent         requests to a server at once
     engine             further arguments of vLLM's engine (backend vllm)
     windows, window_tokens   of the fidelity pass (backend sim), 0 windows for none
     margins            the losses that do not matter; no part of what is computed
+    online, trust_remote_code   whether the network may be used, and code that comes with a model may run
     """
 
     model: str = EMBEDDED
@@ -73,27 +75,31 @@ class AccuracyPlan:
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
+        self._require_one_backend()
+        if not self.servers:
+            for name in (*self.formats, *self.ablate):
+                get_format(name)
+        if isinstance(self.batch_size, str) and self.batch_size != "auto":
+            raise ValueError(f"a batch size is a whole number or auto, found {self.batch_size!r}")
+        if isinstance(self.batch_size, int) and self.batch_size < 1:
+            raise ValueError(f"a batch size must be positive, found {self.batch_size}")
+        if self.windows and self.window_tokens < 2:
+            raise ValueError(f"a window needs two tokens at least, found {self.window_tokens}")
+
+    def _require_one_backend(self) -> None:
+        """Raise ValueError for an unknown backend, and for options that are another one's."""
         if self.backend not in BACKENDS:
             raise ValueError(f"no backend {self.backend!r}; available: {', '.join(BACKENDS)}")
         if bool(self.servers) != (self.backend == "server"):
             raise ValueError(
                 "the backend server needs a server for every format (--server bf16=http://…), no other does"
             )
-        if not self.servers:
-            for name in (*self.formats, *self.ablate):
-                get_format(name)
         if self.prefill not in ("cache", "fresh"):
             raise ValueError(f"prefill must be cache or fresh, found {self.prefill!r}")
         if self.prefill == "fresh" and self.backend != "sim":
             raise ValueError(f"what a prefill reads is up to {self.backend}; only --backend sim can choose it")
         if self.engine and self.backend != "vllm":
             raise ValueError("arguments of an engine are for --backend vllm only")
-        if isinstance(self.batch_size, str) and self.batch_size != "auto":
-            raise ValueError(f"a batch size is a whole number or auto, found {self.batch_size!r}")
-        if self.windows and self.window_tokens < 2:
-            raise ValueError(f"a window needs two tokens at least, found {self.window_tokens}")
-        if isinstance(self.batch_size, int) and self.batch_size < 1:
-            raise ValueError(f"a batch size must be positive, found {self.batch_size}")
 
     @property
     def baseline(self) -> str:
@@ -110,7 +116,7 @@ class AccuracyPlan:
             if label != self.baseline:
                 made.append(Variant(label, name))
             if name in self.ablate:
-                made += [Variant(f"{label} ({words})", name, only=part) for part, words in PARTS.items()]
+                made += [Variant(f"{label} ({words})", name, only=part) for part, words in ABLATIONS.items()]
         return list(dict.fromkeys(made))
 
     def load_tasks(self) -> dict[str, Any]:

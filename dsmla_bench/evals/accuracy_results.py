@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dsmla_bench.evals.accuracy_rows import (
     DocumentRow,
@@ -19,16 +19,19 @@ from dsmla_bench.evals.judging import Margins, judge
 from dsmla_bench.evals.scores import JudgedRow, TaskScores
 from dsmla_bench.results import Run, typed_frame
 
+if TYPE_CHECKING:
+    from dsmla_bench.evals.latents import LatentRow
+
 
 @dataclass
 class Results:
-    """Scores by the label of their variant, and what else was measured. ``latents``: rows of ``latents.LatentRow``."""
+    """Scores by the label of their variant, and what else was measured."""
 
     baseline: str
     variants: Sequence[VariantRow]
     scores: dict[str, list[TaskScores]] = field(default_factory=dict)
     fidelity: Sequence[FidelityTableRow] = ()
-    latents: Sequence[Any] = ()
+    latents: Sequence[LatentRow] = ()
 
     def judged(self, margins: Margins) -> list[JudgedRow]:
         """Every variant that has scores against the baseline, where that has some."""

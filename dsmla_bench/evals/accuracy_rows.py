@@ -15,13 +15,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from dsmla_bench.evals.paired_statistics import Interval, bootstrap_t, totals
 from dsmla_bench.evals.scores import JudgedRow, TaskScores
+
+if TYPE_CHECKING:
+    from dsmla_bench.evals.fidelity import Fidelity
 
 LEVEL = 0.95
 
@@ -141,7 +144,7 @@ def judged_frame(rows: Sequence[JudgedRow]) -> pd.DataFrame:
     return frame.assign(notes=pd.Series([list(row.notes) for row in rows], dtype=object, index=frame.index))
 
 
-def fidelity_rows(found: Any, floor: str, floor_label: str) -> list[FidelityTableRow]:
+def fidelity_rows(found: Fidelity, floor: str, floor_label: str) -> list[FidelityTableRow]:
     """What ``fidelity.fidelity`` found, as rows. Its variant ``floor`` is called ``floor_label`` here."""
     made = []
     for row in found.rows:

@@ -10,7 +10,14 @@ import contextlib
 import dataclasses
 from typing import Any
 
-from dsmla_bench.evals.accuracy import cell_keys, fidelity_key, measured_fidelity, one_sentence, prepare, score_task
+from dsmla_bench.evals.accuracy import (
+    cell_keys,
+    fidelity_key,
+    measured_fidelity,
+    out_of_memory_in_words,
+    prepare,
+    score_task,
+)
 from dsmla_bench.evals.accuracy_plan import AccuracyPlan
 from dsmla_bench.evals.backends import Variant
 
@@ -28,7 +35,7 @@ class ShardMaker:
         """Key and content of the cell of a task by the variant called ``label``."""
         variant = next(variant for variant in self._session.variants if variant.label == label)
         key = cell_keys(self._session, variant)[task]
-        with one_sentence():
+        with out_of_memory_in_words():
             if variant != self._open:
                 self._closing.close()
                 self._lm = self._closing.enter_context(self._session.backend.open(variant))

@@ -30,6 +30,8 @@ from dsmla_bench.kernels.providers import Provider
 BLOCK_SIZE = 64
 PERCENTILE = 99.9
 SCALE_ORIGINS = ("default", "amax", "percentile")
+ABLATIONS = {"nope": "NoPE only", "rope": "RoPE only"}
+"""The part that alone is quantized → what tables call that."""
 _LARGEST = {
     "e4m3": b"\x7e",
     "e5m2": b"\x7c",
@@ -162,7 +164,7 @@ def calibrate(origin: str, values: torch.Tensor) -> float:
 
 def require_probes(only: str | None, latent_scales: Iterable[float]) -> None:
     """Raise ValueError for a part that cannot be quantized alone, and for a latent scale that is no power of two."""
-    if only not in (None, "nope", "rope"):
+    if only is not None and only not in ABLATIONS:
         raise ValueError(f"only nope or rope can be quantized alone, found {only!r}")
     for factor in latent_scales:
         if not (math.isfinite(factor) and factor > 0 and math.frexp(factor)[0] == 0.5):

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dsmla_bench.error_text import first_line
 from dsmla_bench.evals.data import BLOCK_TOKENS
 from dsmla_bench.kernels.formats import Geometry
 
@@ -74,7 +75,7 @@ def _load(path: Path) -> Any:
     try:
         return _READERS[path.suffix](path)
     except (ValueError, RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
-        raise ValueError(f"{path}: cannot be read as {path.suffix} ({_first_line(error)})") from error
+        raise ValueError(f"{path}: cannot be read as {path.suffix} ({first_line(error)})") from error
 
 
 def _read_npy(path: Path) -> torch.Tensor:
@@ -96,7 +97,7 @@ def _read_safetensors(path: Path) -> Any:
     try:
         return package.load_file(path)
     except Exception as error:  # the package's own exception derives from Exception alone
-        raise ValueError(_first_line(error)) from error
+        raise ValueError(first_line(error)) from error
 
 
 _READERS = {".npy": _read_npy, ".pt": _read_pt, ".safetensors": _read_safetensors}
@@ -125,7 +126,3 @@ def _arrays(path: Path, found: Any, geometry: Geometry) -> tuple[torch.Tensor, .
         lengths = " and ".join(str(len(array)) for array in arrays)
         raise ValueError(f"{path}: kv_c and k_pe must have as many tokens each, found {lengths}")
     return arrays
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -30,6 +30,8 @@ class ErrorPlan:
     data           kinds of ``data``, paths of files of latents, and folders of models
     sigmas         for every kind; () means the grid of ``data`` for normal and 1 for the others
     tokens         per source; None: all of a file, 4096 of a kind or of a model's layer
+    seed           of kinds
+    device         "cpu" or "cuda"
     providers      names of providers; "reference" runs anywhere, others on "cuda" only
     scales         origins of the scale of formats that keep it outside the cache, see ``codec.calibrate``
     latent_scales  powers of two that kv_c is multiplied by, see ``codec``

@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dsmla_bench.evals.comparing import Comparison, compare_aggregates, compare_pairs
+from dsmla_bench.evals.comparing import Comparison, by_margin, compare_aggregates, compare_pairs
 from dsmla_bench.evals.paired_statistics import ALPHA, Interval, detectable, documents_needed, holm
 from dsmla_bench.evals.pairing import NOTED, Pairs, differing, pair
 from dsmla_bench.evals.scores import Aggregate, JudgedRow, Recipe, TaskScores
@@ -31,7 +31,10 @@ UNPAIRED = "unpaired: documents' scores are missing, so only a large difference 
 
 @dataclass(frozen=True)
 class Margins:
-    """The loss that does not matter: points of accuracy (1.0 is 0.01), percent of other scores."""
+    """The loss that does not matter: points of accuracy (1.0 is 0.01), percent of other scores.
+
+    Raises ValueError for one that is not between 0 and 100.
+    """
 
     points: float = 1.0
     percent: float = 0.5
@@ -155,7 +158,9 @@ def _row(
 
 def _judged(row: JudgedRow, found: Comparison, margins: Margins, p_holm: float | None) -> JudgedRow:
     """The row with the figures of its comparison and its verdict."""
-    effect, margin = found.effect, margins.of(row, found.baseline_score)
+    margin = margins.of(row, found.baseline_score)
+    found = by_margin(found, margin)
+    effect = found.effect
     decided, needed = _decided(row, found, margin, p_holm)
     return dataclasses.replace(
         row,

@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from dsmla_bench.error_text import first_line, typed_line
+
 OURS = Path(__file__).parent / "tasks"
 PLACES = ("config_source", "tokenizer")
 """Metadata of a task that names places on this machine."""
@@ -29,7 +31,7 @@ SEED = 1234
 
 @dataclass(frozen=True)
 class TaskRecipe:
-    """How tasks are asked, in lm-eval's terms and with its defaults.
+    """How tasks are asked, in lm-eval's terms and with its defaults. Raises ValueError for impossible numbers.
 
     num_fewshot          examples in the prompt; None: what the task says. Tasks that say 0 stay at 0
     limit                documents of each task, or below 1 their share; None: all
@@ -54,10 +56,13 @@ def load_tasks(names: Iterable[str], recipe: TaskRecipe, metadata: Mapping[str, 
 
     A name is a task, group or tag of ours or of lm-eval's, or a folder of task YAML: all of its tasks. ``metadata``
     is what tasks may be told (some want a tokenizer). Raises ValueError, in one sentence, for an unknown name, for data
-    that is not at hand, and for a task that runs the model's code or needs pictures.
+    that is not at hand, for files that are no YAML, and for a task that cannot be made, runs the model's code, needs
+    pictures, or has a metric without an aggregation.
     """
     names = list(dict.fromkeys(names))
     folders = [Path(name) for name in names if Path(name).is_dir()]
+    for folder in folders:
+        _require_yaml(folder)
     manager = _manager(folders, False, metadata)
     if unknown := [name for name in names if not Path(name).is_dir() and name not in manager.task_index]:
         manager = _manager(folders, True, metadata)
@@ -81,6 +86,8 @@ def _manager(folders: list[Path], include_defaults: bool, metadata: Mapping[str,
 
 
 def _require_known(name: str, manager: Any) -> None:
+    if Path(name).is_file():
+        raise ValueError(f"{name}: is a file; --tasks takes the folder of a task's YAML, or a task by its name")
     if name not in manager.task_index:
         near = difflib.get_close_matches(name, manager.all_tasks, n=3)
         hint = f"; near it are {', '.join(near)}" if near else ""
@@ -97,11 +104,14 @@ def _members(folder: Path, manager: Any) -> list[str]:
 
 
 def _load(name: str, manager: Any) -> dict[str, Any]:
-    """The tasks that one name stands for. Raises ValueError where its data or a library is missing."""
+    """The tasks that one name stands for. Raises ValueError where data or a library is missing, or one cannot be made.
+
+    lm-eval tries the first document of a task when it makes it, so mistakes in templates and functions show here.
+    """
     try:
         return dict(manager.load([name])["tasks"])
     except ImportError as error:
-        raise ValueError(f"task {name} needs a library that is not installed: {_first_line(error)}") from error
+        raise ValueError(f"task {name} needs a library that is not installed: {first_line(error)}") from error
     except OSError as error:  # ConnectionError too: what the hub's libraries raise for data that is not in the cache
         forbidden = os.environ.get("HF_HUB_OFFLINE") == "1"
         why = (
@@ -109,14 +119,37 @@ def _load(name: str, manager: Any) -> dict[str, Any]:
             if forbidden
             else "see whether it can be reached"
         )
-        raise ValueError(f"task {name} has no data here ({_first_line(error)}), and {why}") from error
+        raise ValueError(f"task {name} has no data here ({first_line(error)}), and {why}") from error
+    except Exception as error:  # its YAML names functions and templates, which may raise anything
+        raise ValueError(
+            f"task {name} cannot be made ({typed_line(error)}); see its YAML and the functions that it names"
+        ) from error
+
+
+def _require_yaml(folder: Path) -> None:
+    """Raise ValueError unless every ``*.yaml`` in the folder is YAML: lm-eval passes over one that is not."""
+    import yaml  # type: ignore[import-untyped]  # it carries no types
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in Python takes hours for deep nesting
+    for file in sorted(folder.rglob("*.yaml")):
+        try:
+            list(yaml.parse(file.read_bytes(), Loader=loader))
+        except yaml.MarkedYAMLError as error:
+            line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+            raise ValueError(f"{file}{line}: is no YAML ({error.problem})") from error
+        except yaml.YAMLError as error:
+            raise ValueError(f"{file}: is no YAML ({first_line(error)})") from error
 
 
 def _require_usable(name: str, task: Any) -> None:
+    """Raise ValueError for a task that cannot be run here, or whose scores nothing adds up."""
     if getattr(task, "UNSAFE_CODE", False):
         raise ValueError(f"task {name} runs code that the model wrote, which dsmla-bench does not do; leave it out")
     if getattr(task, "MULTIMODAL", False):
         raise ValueError(f"task {name} needs pictures or sound; only tasks of text can be run")
+    for metric, aggregate in task.aggregation().items():
+        if not callable(aggregate):
+            raise ValueError(f"task {name}: its metric {metric} has no aggregation that lm-eval knows, such as mean")
 
 
 def _ask_as(task: Any, recipe: TaskRecipe) -> None:
@@ -177,7 +210,3 @@ def _sha256(text: str | None) -> str | None:
 
 def _json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, default=str, ensure_ascii=False).encode("utf-8", "surrogateescape")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -6,7 +6,7 @@ import functools
 import hashlib
 from pathlib import Path
 
-from dsmla_bench.bench.manifest import file_sha256
+from dsmla_bench.kernels.providers.compiled import file_sha256
 
 WEIGHTS = "*.safetensors"
 TOKENIZER = ("tokenizer*", "special_tokens_map.json", "*.model", "vocab*", "merges.txt", "*.jinja", "chat_template*")

@@ -11,6 +11,7 @@ Sources:
     standard_error   of a ratio by its linearisation, clusters drawn with replacement (W. G. Cochran, Sampling
                      Techniques, 1977, sections 2.11 and 9A.1)
     bootstrap_t      B. Efron and R. Tibshirani, An Introduction to the Bootstrap (1993), section 12.5
+    students_t       Student, The Probable Error of a Mean, Biometrika 6 (1908), 1-25
     sign_flip_p      R. A. Fisher's randomization test of paired differences (The Design of Experiments, 1935)
 """
 
@@ -24,7 +25,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import bdtr
+from scipy.special import bdtr, stdtrit
 from scipy.stats import norm
 
 Values: TypeAlias = NDArray[np.float64]
@@ -61,6 +62,11 @@ class Totals:
     def delta(self) -> float:
         """The weighted mean difference."""
         return float(self.differences.sum() / self.weights.sum())
+
+    @property
+    def largest(self) -> float:
+        """The largest difference that a cluster has for its weight, whatever its sign."""
+        return float(np.abs(self.differences / self.weights).max())
 
 
 def totals(differences: Values, weights: Values, clusters: Sequence[str | None]) -> Totals:
@@ -164,6 +170,12 @@ def _studentised(found: Totals, seed: int) -> Iterator[Values]:
         errors = np.sqrt(count / (count - 1) * (residuals**2).sum(1)) / sums
         with np.errstate(divide="ignore", invalid="ignore"):
             yield np.nan_to_num((deltas - found.delta) / errors, nan=0.0, posinf=math.inf, neginf=-math.inf)
+
+
+def students_t(delta: float, error: float, clusters: int, level: float) -> Interval:
+    """The interval of a delta of two clusters at least, from its standard error."""
+    reach = float(stdtrit(clusters - 1, (1 + level) / 2)) * error
+    return Interval(delta - reach, delta + reach)
 
 
 def sign_flip_p(found: Totals, seed: int) -> float:

@@ -18,20 +18,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import types
-import typing
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
-from dsmla_bench.evals.lm_eval_fields import LARGEST
+from dsmla_bench.evals.json_records import record
 
+BASELINE = "bf16"
+"""The format that the others are held against, where it was scored."""
 AGGREGATIONS = ("mean", "exp_mean", "other")
 VERDICTS = ("equivalent", "non-inferior", "worse", "inconclusive", "not significant", "not comparable")
 """What a row can say: the first four of paired scores; ``not significant`` of unpaired ones; ``not comparable`` where
 recipes or documents differ. ``judging`` defines them."""
-
-Record = TypeVar("Record")
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,7 @@ class DocumentScore:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """A task's score by one filter and metric.
+    """A task's score by one filter and metric. Raises ValueError for another ``aggregation``.
 
     stderr            the standard error of ``score``
     documents         how many documents it rests on; None where unknown
@@ -143,7 +139,7 @@ class TaskScores:
     def from_json(cls, text: str) -> TaskScores:
         """The scores that ``to_json`` wrote. Raises ValueError when the text is not such: files are not trusted."""
         try:
-            return _record(cls, json.loads(text))
+            return record(cls, json.loads(text))
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"not the scores of a task: {error}") from error
 
@@ -152,11 +148,13 @@ class TaskScores:
 class JudgedRow:
     """What a format costs by one task, filter and metric, against the baseline. Undefined is None.
 
+    Raises ValueError for another ``verdict``.
+
     paired                  whether documents were paired; else the scores are compared as if of different documents
     documents, clusters     how many the figures rest on
     baseline_score, score   of the documents compared
     delta, delta_lo, delta_hi   score minus baseline_score and its 95 % interval
-    method                  "tango", "bootstrap-t" or "normal": how the interval was made
+    method                  "tango", "bootstrap-t", "student-t" or "normal": how the interval was made
     p, p_holm               two-sided, of no difference; the latter by Holm over all rows of this format
     margin                  the loss that does not matter
     verdict                 one of VERDICTS
@@ -199,37 +197,3 @@ class JudgedRow:
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
             raise ValueError(f"verdict {self.verdict!r} is none of {', '.join(VERDICTS)}")
-
-
-def _record(kind: type[Record], fields: object) -> Record:
-    """A JSON object as a ``kind``. Raises ValueError where a field is missing, unknown or of another type."""
-    if not isinstance(fields, Mapping):
-        raise ValueError(f"{kind.__name__} must be an object, found {fields!r:.60}")
-    hints = typing.get_type_hints(kind)
-    unknown = sorted(set(map(str, fields)) - set(hints))
-    if unknown:
-        raise ValueError(f"{kind.__name__} has no field {unknown[0]!r:.60}")
-    return kind(**{name: _value(f"{kind.__name__}.{name}", hints[name], value) for name, value in fields.items()})
-
-
-def _value(name: str, hint: Any, value: object) -> object:
-    """A JSON value as the type ``hint``: a scalar, a scalar or None, a record, or a tuple of one of these."""
-    if typing.get_origin(hint) is tuple:
-        if not isinstance(value, list):
-            raise ValueError(f"{name} must be a list, found {value!r:.60}")
-        return tuple(_value(name, typing.get_args(hint)[0], item) for item in value)
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return _record(hint, value)
-    if isinstance(hint, types.UnionType):
-        if value is None:
-            return None
-        hint = typing.get_args(hint)[0]
-    # A whole number is a float too, if it does not overflow.
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if hint is float and (isinstance(value, float) or (whole and abs(typing.cast(int, value)) < 2**63)):
-        number = float(typing.cast(float, value))
-        if abs(number) <= LARGEST:
-            return number
-    elif type(value) is hint:
-        return value
-    raise ValueError(f"{name} must be of type {hint.__name__}, found {value!r:.60}")

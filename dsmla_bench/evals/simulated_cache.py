@@ -31,15 +31,13 @@ import torch
 import transformers
 from transformers import DynamicCache
 
-from dsmla_bench.evals.codec import Codec, require_probes, why_not
+from dsmla_bench.evals.codec import ABLATIONS, Codec, require_probes, why_not
 from dsmla_bench.evals.mla_families import TRANSFORMERS, cache_argument, geometry_of
 from dsmla_bench.kernels.formats import CacheFormat, Geometry
 from dsmla_bench.kernels.providers import Provider, load_providers
 
 Prefill = Literal["cache", "fresh"]
 CodecName = Literal["torch", "kernels"]
-ABLATIONS = {"nope": "NoPE only", "rope": "RoPE only"}
-"""Which part alone is quantized; the other passes as bf16."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +48,8 @@ class CacheVariant:
     scales        of formats whose scale lies outside the cache: one for all layers, or one per layer, by layer index
     scale_origin  where ``scales`` come from: "default", or a rule of ``codec.calibrate``
     latent_scale  a power of two that kv_c is multiplied by before the cache and divided by after it
+
+    Raises ValueError for another part, no scale or one that is not positive, and another latent scale.
     """
 
     fmt: CacheFormat

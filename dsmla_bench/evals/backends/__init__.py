@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from dsmla_bench.kernels.formats import Geometry
+from dsmla_bench.kernels.formats import CacheFormat, Geometry
+
+if TYPE_CHECKING:
+    from dsmla_bench.evals.accuracy_rows import FidelityTableRow
+    from dsmla_bench.evals.latents import LatentRow
 
 BACKENDS = ("sim", "vllm", "server")
 
@@ -51,6 +55,10 @@ class Backend(Protocol):
         """The widths of the model's latents; None where they are not known here."""
         ...
 
+    def cache_format(self, variant: Variant) -> CacheFormat | None:
+        """What the cache stores; None where only its user knows."""
+        ...
+
     def why_not(self, variant: Variant) -> str | None:
         """Why this variant cannot be computed here, in one sentence; None when it can. Loads nothing."""
         ...
@@ -69,8 +77,8 @@ class Backend(Protocol):
 
     def fidelity(
         self, variants: Sequence[Variant], tasks: Mapping[str, Any], windows: int, tokens: int
-    ) -> tuple[Sequence[Any], Sequence[Any]] | None:
-        """Rows of ``FidelityTableRow`` and ``LatentRow`` on windows of the tasks' text; None where only scores are."""
+    ) -> tuple[Sequence[FidelityTableRow], Sequence[LatentRow]] | None:
+        """On ``windows`` windows of ``tokens`` tokens of the tasks' text; None where there are only scores."""
         ...
 
 

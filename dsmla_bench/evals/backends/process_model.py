@@ -20,6 +20,8 @@ from typing import IO, Any
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 
+from dsmla_bench.error_text import typed_line
+
 SCORING = ("loglikelihood", "loglikelihood_rolling", "generate_until")
 READY = "ready"
 
@@ -117,7 +119,7 @@ def serve(lm: LM, questions: IO[str], answers: IO[str]) -> None:
                 arguments = [[Instance(method, {}, tuple(args), number) for number, args in enumerate(arguments)]]
             _say(answers, answer=getattr(lm, method)(*arguments))
         except Exception as error:  # whatever an engine raises belongs to the question, which the parent reports
-            _say(answers, error=f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]:.300}")
+            _say(answers, error=typed_line(error))
 
 
 def _say(answers: IO[str], **answer: Any) -> None:

@@ -21,6 +21,7 @@ import aiohttp
 import requests
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 
+from dsmla_bench.error_text import first_line
 from dsmla_bench.evals.backends import Variant
 from dsmla_bench.evals.lm_eval_model import Quiet
 from dsmla_bench.evals.model_files import tokenizer_sha256
@@ -50,6 +51,10 @@ class ServerBackend:
     name: str = "server"
     geometry: None = None
 
+    def cache_format(self, variant: Variant) -> None:
+        """None: the format is what its user calls it."""
+        return None
+
     def why_not(self, variant: Variant) -> str | None:
         """A server has no probes of a part."""
         return "a server stores whole tokens; parts can be probed with --backend sim" if variant.only else None
@@ -75,12 +80,12 @@ class ServerBackend:
 
     @contextlib.contextmanager
     def open(self, variant: Variant) -> Iterator[CompletionsModel]:
-        """lm-eval's own client of such a server, which asks three times before it gives up."""
+        """lm-eval's own client of such a server. Raises ValueError where it fails three times."""
         lm = self._lm(variant.format)
         try:
             yield lm
         except (aiohttp.ClientError, requests.RequestException) as error:
-            raise ValueError(f"server {variant.format}: {lm.base_url} failed ({str(error)[:200]})") from error
+            raise ValueError(f"server {variant.format}: {lm.base_url} failed ({first_line(error)})") from error
 
     def _max_length(self, served: Mapping[str, Any]) -> int:
         return int(self.max_length or served.get("max_model_len") or DEFAULT_MAX_LENGTH)
@@ -106,7 +111,10 @@ def completions_url(url: str) -> str:
 
 
 def served_model(name: str, url: str) -> dict[str, Any]:
-    """What the server says of the first model that it serves: ``id``, and ``max_model_len`` where it knows that."""
+    """What the server says of the first model that it serves: ``id``, and ``max_model_len`` where it knows that.
+
+    Raises ValueError when it cannot be asked, or names no model.
+    """
     models_url = completions_url(url).removesuffix("/completions") + "/models"
     answer = _json(name, models_url, requests.get, timeout=TIMEOUT_S)
     served = answer.get("data")

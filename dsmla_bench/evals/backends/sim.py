@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import transformers
 
+from dsmla_bench.error_text import first_line
 from dsmla_bench.evals.accuracy_rows import FidelityTableRow, fidelity_rows
 from dsmla_bench.evals.backends import Variant, other_batch_size
 from dsmla_bench.evals.fidelity import FLOOR, fidelity
@@ -46,6 +47,10 @@ class SimBackend:
     prefill: Prefill = "cache"
     trust_remote_code: bool = False
     name: str = "sim"
+
+    def cache_format(self, variant: Variant) -> CacheFormat:
+        """What the variant is called."""
+        return get_format(variant.format)
 
     def why_not(self, variant: Variant) -> str | None:
         """A format cannot store latents of any width."""
@@ -113,9 +118,8 @@ class SimBackend:
         try:
             return auto_class.from_pretrained(folder, trust_remote_code=self.trust_remote_code, **named)
         except (ValueError, KeyError, OSError) as error:
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             hint = "" if self.trust_remote_code else "; code that comes with it is run with --trust-remote-code only"
-            raise ValueError(f"{folder}: transformers cannot load it ({first:.300}){hint}") from error
+            raise ValueError(f"{folder}: transformers cannot load it ({first_line(error)}){hint}") from error
 
     def _batch_size(self, variant: Variant) -> int | str:
         return other_batch_size(self.batch_size) if variant.repeat else self.batch_size

@@ -19,6 +19,7 @@ from dsmla_bench.evals.backends import Variant, other_batch_size
 from dsmla_bench.evals.backends.process_model import ProcessModel
 from dsmla_bench.evals.model_files import tokenizer_sha256, weights_sha256
 from dsmla_bench.kernels import selection
+from dsmla_bench.kernels.formats import CacheFormat, get_format
 
 KV_CACHE_DTYPES = {"bf16": "bfloat16", "fp8": "fp8", "fp8_ds_mla": "fp8_ds_mla", "nvfp4_ds_mla": "nvfp4_ds_mla"}
 """Format → what vLLM calls it."""
@@ -39,6 +40,10 @@ class VllmBackend:
     engine: Mapping[str, Any] = field(default_factory=dict)
     name: str = "vllm"
     geometry: None = None
+
+    def cache_format(self, variant: Variant) -> CacheFormat:
+        """What the variant is called."""
+        return get_format(variant.format)
 
     def why_not(self, variant: Variant) -> str | None:
         """vLLM's own names of formats only, on a GPU for which it has kernels."""
