@@ -19,17 +19,18 @@ import typer
 from dsmla_bench import __version__
 from dsmla_bench.cli import (
     ab,
-    about,
     accuracy,
     compare,
     compile,
     dashboard,
     demo,
+    env,
     error,
     export,
     formats,
     history,
     kernels,
+    listing,
     report,
     selftest,
     tune,
@@ -64,8 +65,8 @@ app.command("dashboard", short_help="Write a history as static pages.")(dashboar
 app.command("report", short_help="Write runs as one page, tables and pictures.")(report.report)
 app.command("export", short_help="Write a run for other tools.")(export.export)
 app.command("formats", short_help="Show the formats, what is stored where, and what fits.")(formats.formats)
-app.command("list", short_help="List operations, formats and providers.")(about.list_axes)
-app.command("env", short_help="Show what a run records of this machine.")(about.env)
+app.command("list", short_help="List operations, formats and providers.")(listing.list_axes)
+app.command("env", short_help="Show what a run records of this machine.")(env.env)
 app.command("selftest", short_help="Time what is known, and show what this machine resolves.")(selftest.selftest)
 app.command("tune", short_help="Look for better launch configurations of our kernels.")(tune.tune)
 app.command("demo", short_help="Ask every question once, small.")(demo.demo)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import secrets
 import shlex
 import signal
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsmla_bench.cli.common import ExitCode, complain, progress_bar, say
+from dsmla_bench.cli.common import ExitCode, complain, say
 from dsmla_bench.cli.compare import AsJson, Everything, Github, Junit, Markdown, show
+from dsmla_bench.cli.progress import progress
 
 if TYPE_CHECKING:
     from dsmla_bench.bench.ab import Side
@@ -135,10 +137,10 @@ def sides(commands: dict[str, list[str]]) -> Iterator[tuple[Side, Side]]:
 
 
 def take(base: Side, head: Side, processes: range, rows: set[str] | None) -> None:
-    """Take these turns with a progress bar on standard error."""
+    """Take these turns, telling how far they are."""
     from dsmla_bench.bench.ab import alternate
 
-    with progress_bar() as progress:
-        task = progress.add_task("starting", total=2 * len(processes))
-        for number, (process, side) in enumerate(alternate(base, head, processes, rows)):
-            progress.update(task, completed=number, description=f"pair {process + 1}, {side}")
+    with progress(2 * len(processes)) as tell:
+        turns = itertools.chain(alternate(base, head, processes, rows), [(0, "")])
+        for (process, side), _ in itertools.pairwise(turns):  # a turn is over when the next one is asked for
+            tell(f"pair {process + 1}, {side}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,12 +16,12 @@ from dsmla_bench.cli.common import (
     print_json,
     print_tables,
     print_text,
-    progress_bar,
     recorded,
     say,
     split,
 )
 from dsmla_bench.cli.kernels import OUT_HELP
+from dsmla_bench.cli.progress import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -184,14 +183,14 @@ def cluster_of(plan: AccuracyPlan, address: str | None) -> contextlib.AbstractCo
 
 
 def execute(session: Session, run: Run, cluster: Cluster | None) -> bool:
-    """Compute everything the run lacks, with a progress bar, and finish it; whether Ctrl-C cut it short."""
+    """Compute everything the run lacks, telling how far it is, and finish it; whether Ctrl-C cut it short."""
     from dsmla_bench.evals import accuracy, accuracy_cluster
 
     steps = accuracy.execute(session, run) if cluster is None else accuracy_cluster.execute(session, run, cluster)
     interrupted = False
     try:
         with contextlib.closing(steps) as names:
-            for _ in with_progress(names, session.steps()):
+            for _ in counted(names, session.steps()):
                 pass
     except KeyboardInterrupt:
         interrupted = True
@@ -200,15 +199,6 @@ def execute(session: Session, run: Run, cluster: Cluster | None) -> bool:
         raise ValueError(f"{error}; finished scores are kept, go on with --resume {run.path}") from error
     run.finish(interrupted=interrupted)
     return interrupted
-
-
-def with_progress(names: Iterator[str], total: int) -> Iterator[str]:
-    """Draw a progress bar over formats × tasks, with the time left, on standard error while their names pass by."""
-    with progress_bar() as progress:
-        bar = progress.add_task("loading", total=total)
-        for name in names:
-            progress.update(bar, advance=1, description=f"done: {name}")
-            yield name
 
 
 def imported(paths: dict[str, str], out: str, margins: Any) -> Run:

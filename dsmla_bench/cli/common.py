@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dsmla_bench.cli.grid import broken
 from dsmla_bench.cli.settings import current, resolved
-from dsmla_bench.reports.characters import harmless, printable
+from dsmla_bench.reports.characters import printable
 
 if TYPE_CHECKING:
     from dsmla_bench.reports.tables import KernelTables
@@ -78,13 +77,6 @@ def complain(sentence: str) -> None:
     typer.echo(f"dsmla-bench: {printable(sentence, sys.stderr.encoding)}", err=True)
 
 
-def progress_bar() -> Progress:
-    """A bar with a description and the time left on standard error, where that is a terminal and not to be quiet."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    return Progress(*columns, console=console, disable=current().quiet or not console.is_terminal)
-
-
 def recorded(run: Run) -> Run:
     """``run`` with this invocation's options in its manifest: every value, where it came from, and the options file."""
     settings = current()
@@ -134,18 +126,16 @@ def write_text(file: Path, text: str) -> None:
 
 def print_tables(tables: KernelTables) -> None:
     """Tables coloured and fitted to the terminal, or as plain text where standard output is none."""
-    from dsmla_bench.reports.renderings import to_rich, to_text
+    from dsmla_bench.reports.renderings import to_terminal, to_text
 
-    if not sys.stdout.isatty():
+    width = terminal_width()
+    if width is None:
         print_text(to_text(tables))
         return
     console = Console(highlight=False)
-    for line in filter(None, (tables.headline, tables.common)):
-        console.print(harmless(line), markup=False)
-    for table in to_rich(tables, console.width):
-        console.print(table)
-    for line in (*tables.notes, *tables.reasons):
-        console.print(harmless(line), markup=False)
+    for line in to_terminal(tables, width):
+        console.print(line, soft_wrap=True)
+    console.print()
 
 
 def print_run(run: Run, *, as_json: bool) -> None:

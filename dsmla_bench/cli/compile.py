@@ -20,7 +20,8 @@ from dsmla_bench.cli.common import (
     say,
     split,
 )
-from dsmla_bench.cli.kernels import OUT_HELP, exit_code, with_progress
+from dsmla_bench.cli.kernels import OUT_HELP, exit_code
+from dsmla_bench.cli.progress import counted
 
 if TYPE_CHECKING:
     from dsmla_bench.bench.compile_plan import CompilePlan
@@ -95,11 +96,11 @@ def targets(text: str) -> tuple[Architecture, ...]:
 
 
 def execute(plan: CompilePlan, run: Run) -> bool:
-    """Compile everything with a progress bar and finish the run; whether Ctrl-C cut it short."""
+    """Compile everything telling how far it is, and finish the run; whether Ctrl-C cut it short."""
     interrupted = False
     with contextlib.closing(plan.run(run)) as measurements:
         try:
-            for _ in with_progress(measurements, 0, len(plan.cases())):
+            for _ in counted(measurements, len(plan.cases()), name=lambda done: str(done.case)):
                 pass
         except KeyboardInterrupt:
             interrupted = True

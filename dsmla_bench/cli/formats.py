@@ -132,37 +132,25 @@ def describe(fmt: CacheFormat, block_size: int) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]], block_size: int, width: int | None = None) -> str:
-    """The formats as text at most ``width`` characters wide, those of the lab under a heading of their own."""
-    heads = [
-        "format",
-        "revision",
-        "B/token",
-        f"B/page of {block_size}",
-        "bf16/this",
-        "row, in byte order",
-        "architectures",
+    """The formats as text at most ``width`` characters wide, with a note on those of the lab."""
+    lines = [
+        ["format", "revision", "B/token", f"B/page of {block_size}", "bf16/this", "architectures", "row, in byte order"]
     ]
-    lines = [heads]
     for row in rows:
-        fields = " | ".join(f"{f['count']} {f['dtype']} {f['name']}" for f in row["fields"])
-        revision = row["revision"] + (" (default)" if row["default"] else "")
-        ratio = f"{row['ratio_to_bf16']:.4g}"
         lines.append(
             [
                 row["format"],
-                revision,
+                row["revision"] + (" (default)" if row["default"] else ""),
                 str(row["bytes_per_token"]),
                 str(row["bytes_per_page"]),
-                ratio,
-                fields,
+                f"{row['ratio_to_bf16']:.4g}",
                 _where(row["conversion"]),
+                " | ".join(f"{f['count']} {f['dtype']} {f['name']}" for f in row["fields"]),
             ]
         )
-    lines_of_text = fitted(lines, right={2, 3, 4}, width=width)
-    lab = sum(row["lab"] for row in rows)
-    if lab:
-        lines_of_text[-lab:-lab] = ["", "In the lab, swept when named with --formats:"]
-    return "\n".join(lines_of_text)
+    lab = ", ".join(row["format"] for row in rows if row["lab"])
+    note = ["", f"{lab}: of other models and engines (the lab), swept when named with --formats"] if lab else []
+    return "\n".join([*fitted(lines, right={2, 3, 4}, width=width), *note])
 
 
 def _where(conversion: dict[str, str | None]) -> str:

@@ -83,7 +83,7 @@ def _table(questions: list[Question]) -> str:
         f"{asked.heads} heads and pages of {asked.block_size} tokens"
     )
     legend = f"{CHOSEN} what vLLM chooses when no backend is named; – refused: name it, with --arch, to see why"
-    return "\n".join([head, "", *fitted(lines, width=terminal_width()), "", legend])
+    return "\n".join([head, "", *fitted(lines, width=terminal_width(), keys=2), "", legend])
 
 
 def _cell(question: Question) -> str:

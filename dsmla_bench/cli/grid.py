@@ -1,27 +1,37 @@
-"""Columns of text, aligned, and what becomes of them where there is too little room."""
+"""Text laid out for a terminal: columns, names with texts beside them, and long lines broken between words."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 
-def aligned(lines: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
-    """Lines of cells, equally many each, as text with two spaces between columns; those in ``right`` end together."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return ["  ".join(_cells(line, widths, right)).rstrip() for line in lines]
+def fitted(
+    lines: Sequence[Sequence[str]], right: Collection[int] = (), width: int | None = None, keys: int = 1
+) -> list[str]:
+    """``lines`` of cells, the first of which names the columns, as a table at most ``width`` characters wide.
 
-
-def fitted(lines: Sequence[Sequence[str]], right: Collection[int] = (), width: int | None = None) -> list[str]:
-    """``lines``, the first of which names the columns, aligned; where ``width`` is too narrow, a paragraph for each.
-
-    A paragraph has the cells behind the names of their columns. None for no limit.
+    The columns in ``right`` end together; the first ``keys`` say which line it is. None for no limit.
     """
-    grid = aligned(lines, right)
-    if width is None or max(map(len, grid)) <= width:
-        return grid
-    names, *rest = lines
-    return [_paragraph(names, cells, width) for cells in rest]
+    from dsmla_bench.reports.renderings import table_text
+    from dsmla_bench.reports.tables import Column, Table
+
+    columns = [
+        Column("", name, tuple(cells), numeric=number in right, key=number < keys)
+        for number, (name, *cells) in enumerate(zip(*lines, strict=True))
+    ]
+    return table_text(Table("", tuple(columns)), width).split("\n")
+
+
+def described(entries: Iterable[tuple[str, str]], indent: str, width: int | None = None) -> list[str]:
+    """A line for each name with a text beside it; a text longer than ``width`` goes on below itself."""
+    entries = list(entries)
+    room = max((len(name) for name, _ in entries), default=0)
+    lines = []
+    for name, text in entries:
+        head = f"{indent}{name:<{room}}  "
+        lines += _filled(head, " " * len(head), text, width)
+    return lines
 
 
 def broken(text: str, width: int) -> str:
@@ -32,16 +42,14 @@ def broken(text: str, width: int) -> str:
 def _broken_line(line: str, width: int) -> str:
     if len(line) <= width:
         return line
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
-    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    own = line[: len(line) - len(line.lstrip())]
+    return "\n".join(_filled(own, f"{own}  ", line.lstrip(), width))
 
 
-def _paragraph(names: Sequence[str], cells: Sequence[str], width: int) -> str:
-    first, *others = zip(names, cells, strict=True)
-    text = f"{first[1]}: " + "; ".join(f"{name} {cell}" for name, cell in others if cell)
-    return textwrap.fill(text, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
-
-
-def _cells(line: Sequence[str], widths: Sequence[int], right: Collection[int]) -> list[str]:
-    cells = enumerate(zip(line, widths, strict=True))
-    return [cell.rjust(width) if column in right else cell.ljust(width) for column, (cell, width) in cells]
+def _filled(first: str, others: str, text: str, width: int | None) -> list[str]:
+    """``text`` broken between words, with these beginnings of the first and the other lines; None for no limit."""
+    if width is None:
+        return [first + text]
+    return textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
+    )

@@ -75,23 +75,22 @@ def list_runs(
 def check(store: Store, since: Since = None, gpu: Gpu = None, as_json: AsJson = False) -> None:
     """Look for regressions in the newest runs; exit code 1 if there is one.
 
-    A regression is a change of level that its figures confirm. One unusual figure is listed and fails nothing.
+    A regression is a change of level that its figures confirm. One unusual figure is listed and fails nothing. Rows
+    with too few figures to compare are counted, and fail nothing either.
 
     Examples: dsmla-bench history check --store history;
     dsmla-bench history check --store s3://bucket/history --since 2026-11 --json
     """
     from dsmla_bench.history import History, Part
-    from dsmla_bench.reports.findings import advice, findings_of
-    from dsmla_bench.reports.trend_frame import read_trends, rows_of
+    from dsmla_bench.reports.findings import advice, findings_of, outcome
+    from dsmla_bench.reports.trend_frame import read_trends
 
     tables = read_trends(History(store), Part(since, gpu))
     found = findings_of(tables)
-    failing = sum(finding.fails for finding in found)
     if as_json:
         print_json([{**dataclasses.asdict(finding), "advice": advice(finding)} for finding in found])
     else:
         for finding in found:
             print_text("\n    ".join(filter(None, (str(finding), advice(finding)))))
-        rows = sum(len(rows_of(trends.trends)) for trends in tables)
-        print_text(f"{rows} rows: {failing} worse, {len(found) - failing} unusual")
-    raise typer.Exit(ExitCode.FINDINGS if failing else ExitCode.FINE)
+        print_text(outcome(tables, found))
+    raise typer.Exit(ExitCode.FINDINGS if any(finding.fails for finding in found) else ExitCode.FINE)

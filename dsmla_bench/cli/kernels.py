@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dsmla_bench.cli.about import FlashMlaLibrary, VllmLibrary, libraries
 from dsmla_bench.cli.cluster import Ray, on_cluster
 from dsmla_bench.cli.common import (
     ExitCode,
@@ -21,17 +19,18 @@ from dsmla_bench.cli.common import (
     print_json,
     print_run,
     print_text,
-    progress_bar,
     recorded,
     say,
     split,
 )
+from dsmla_bench.cli.libraries import FlashMlaLibrary, VllmLibrary, libraries
+from dsmla_bench.cli.progress import counted
+from dsmla_bench.cli.resuming import differing
 
 if TYPE_CHECKING:
     from dsmla_bench.bench.plan import SweepPlan
     from dsmla_bench.kernels.arch import Architecture
     from dsmla_bench.results import Run
-    from dsmla_bench.rows import Measurement
 
 OUT_HELP = "Folder that runs are kept in, or a URL such as s3://bucket/runs."
 
@@ -119,7 +118,7 @@ def kernels(
         raise ValueError("a side of ab measures on one device; name it with --devices")
     if ray is not None and (chosen is not None or paired is not None):
         raise ValueError("--ray measures on all GPUs of a cluster; --devices and ab choose among those of this machine")
-    given = libraries(vllm=vllm_library, flash_mla=flash_mla_library)
+    given = libraries(vllm=vllm_library, flash_mla=flash_mla_library, elsewhere=ray is not None)
     plan = SweepPlan(
         axes=axes,
         architectures=parse_architectures(arch, chosen),
@@ -214,22 +213,25 @@ def require(plan: SweepPlan, *, required: bool, paired: bool) -> None:
 
 def resumed(plan: SweepPlan, path: str) -> Run:
     """The run to go on with. Raises ValueError when it was planned otherwise."""
-    from dsmla_bench.results import Run
+    from dsmla_bench.results import ResumeError, Run
 
-    run = Run.resume(path, plan.config, plan.identity(plan.describe()))
+    try:
+        run = Run.resume(path, plan.config, plan.identity(plan.describe()))
+    except ResumeError as error:
+        raise ValueError(differing(error)) from error
     say(f"{path} holds {len(run.measurements)} of {plan.steps()} measurements")
     return run
 
 
 def execute(plan: SweepPlan, run: Run) -> ExitCode | None:
-    """Measure everything the run lacks, with a progress bar, and finish it; an exit code where it was cut short."""
+    """Measure everything the run lacks, telling how far it is, and finish it; an exit code where it was cut short."""
     from dsmla_bench.bench.fleet import NoLaneLeftError
     from dsmla_bench.bench.plan import calibrations
 
     cut_short = None
     with contextlib.closing(plan.run(run)) as measurements:
         try:
-            for _ in with_progress(measurements, len(run.measurements), plan.steps()):
+            for _ in counted(measurements, plan.steps(), len(run.measurements), name=lambda done: str(done.case)):
                 pass
         except KeyboardInterrupt:
             cut_short = ExitCode.INTERRUPTED
@@ -239,15 +241,6 @@ def execute(plan: SweepPlan, run: Run) -> ExitCode | None:
             complain(str(error))
     run.finish(**calibrations(run), interrupted=cut_short is not None)
     return cut_short
-
-
-def with_progress(measurements: Iterator[Measurement], done: int, total: int) -> Iterator[Measurement]:
-    """Draw a progress bar with the time left on standard error while measurements pass through."""
-    with progress_bar() as progress:
-        task = progress.add_task("starting", total=total, completed=done)
-        for measurement in measurements:
-            progress.update(task, advance=1, description=str(measurement.case))
-            yield measurement
 
 
 def measured_in(path: str | None) -> int:
@@ -276,7 +269,9 @@ def show_plan(plan: SweepPlan, *, done: int, as_json: bool) -> None:
         print_text(f"{case.row_id}  {case.arch} {case}")
     for gpu, share in shares.items():
         print_text(f"{gpu}: {len(share)} cases, about {plan.seconds_of(share) / 60:.1f} minutes")
-    print_text(f"{len(cases)} cases, {plan.steps()} measurements, about {plan.seconds() / 60:.1f} minutes")
+    basis = " and ".join(["an H200"] * bool(shares) + ["two CPU cores that check and compile"] * bool(missing))
+    about = f"about {plan.seconds() / 60:.1f} minutes, going by {basis}"
+    print_text(f"{len(cases)} cases, {plan.steps()} measurements, {about}")
     if done:
         print_text(f"{done} measurements are done, {max(0, plan.steps() - done)} are left")
     if missing:

@@ -8,6 +8,7 @@ from typing import Any
 from typer.exceptions import TyperException
 
 from dsmla_bench.cli.settings import Settings, resolved, source_of
+from dsmla_bench.error_text import first_line
 
 MOST_CHARACTERS = 2000
 ADVICE = {
@@ -38,11 +39,11 @@ def sentence(error: Exception, settings: Settings) -> str:
     elif isinstance(error, (ValueError, OSError)):
         text = f"{error}{_from_file(settings)}"
     elif isinstance(error, RuntimeError) and str(error).startswith("CUDA "):
-        text = f"the GPU cannot be used ({str(error).splitlines()[0]}); {GPU_ADVICE}"
+        text = f"the GPU cannot be used ({first_line(error)}); {GPU_ADVICE}"
     elif isinstance(error, ImportError):
         text = f"a package is missing or broken ({error}); install it again, or see more with --debug"
     else:
-        text = f"stopped by {type(error).__name__}: {error or 'no message'}; see where with --debug"
+        text = f"stopped by {type(error).__name__}: {str(error) or 'no message'}; see where with --debug"
     return " ".join(text.split())[:MOST_CHARACTERS]
 
 

@@ -7,9 +7,9 @@
     [history.add]
     store = "s3://bucket/history"
 
-Keys are strict: one that is no option is refused. So is an option that makes code of others run (``RUNS_CODE``),
-unless the user named the file: one that only lies in a folder must not do what its user did not ask for. Lists stand
-for values with commas between.
+Keys are strict: one that is no option is refused. So is an option that makes code of others run (``RUNS_CODE``) or that
+overwrites files (``OVERWRITES``), unless the user named the file: one that only lies in a folder must not do what its
+user did not ask for. Lists stand for values with commas between.
 """
 
 from __future__ import annotations
@@ -36,6 +36,14 @@ RUNS_CODE = frozenset(
     }
 )
 """Options that name code to run (a folder of tasks may hold functions), or a cluster, whose answers are unpickled."""
+
+OVERWRITES = frozenset(
+    {
+        *("compare.markdown", "compare.junit", "ab.markdown", "ab.junit"),
+        *("export.out", "report.out", "dashboard.out"),
+    }
+)
+"""Options, behind their command, that name files which are written anew. Other places only get new runs."""
 
 
 def read_options(file: Path, root: TyperGroup, *, named: bool) -> dict[str, Any]:
@@ -83,16 +91,25 @@ def _values(tables: Mapping[str, Any], command: Any, at: _Reading) -> dict[str, 
             raise ValueError(
                 f"{at.place(key)} is neither an option nor a command; the nearest is {nearest(key, known)}"
             )
-        elif key_of(options[key]) in RUNS_CODE and value not in ("", False, options[key].default) and not at.named:
+        elif not at.named and (harm := _harm(options[key], value, at)):
             raise ValueError(
-                f"{at.place(key)} makes code of others run, which a file that only lies here may not ask for; give "
-                f"--{key} to the command, or name the file with --config"
+                f"{at.place(key)} {harm}, which a file that only lies here may not ask for; give --{key} to the "
+                "command, or name the file with --config"
             )
         elif options[key].name in found:
             raise ValueError(f"{at.place(key)} is {key_of(options[key])} by another name, which is there too; keep one")
         else:
             found[str(options[key].name)] = _value(value, options[key], at.place(key))
     return found
+
+
+def _harm(option: TyperOption, value: Any, at: _Reading) -> str:
+    """What an option does that its user has to ask for; "" for one that does no harm, or that is not set."""
+    if value in ("", False, option.default):
+        return ""
+    if key_of(option) in RUNS_CODE:
+        return "makes code of others run"
+    return "overwrites files" if ".".join((*at.path, key_of(option))) in OVERWRITES else ""
 
 
 def _value(value: Any, option: TyperOption, place: str) -> Any:

@@ -14,9 +14,10 @@ A command knows nothing of this: it declares its options and gets their values.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +37,13 @@ class Root(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         _equip(self, PREFIX)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse as any group; an options file that the command line names counts wherever it is named."""
+        settings, named = current(), _named_file(args)
+        if named is not None:
+            settings.file, settings.named = Path(named), True
+        return super().parse_args(ctx, args)
 
 
 def _equip(command: Any, prefix: str) -> None:
@@ -85,7 +93,7 @@ def _read_config(context: typer.Context, file: Path | None) -> None:
         return
     settings = current()
     settings.context = context
-    if file is not None:
+    if file is not None and not settings.named:
         settings.file, settings.named = file, True
     elif settings.file is None and Path(NAME).exists():
         settings.file = Path(NAME)
@@ -98,6 +106,14 @@ def _read_config(context: typer.Context, file: Path | None) -> None:
     for name in path:
         table = table.get(name, {})
     context.default_map = table
+
+
+def _named_file(arguments: Sequence[str]) -> str | None:
+    """FILE of ``--config FILE`` or ``--config=FILE``, the last of several; what is behind -- is of other commands."""
+    own = list(itertools.takewhile(lambda argument: argument != "--", arguments))
+    named = [value for option, value in itertools.pairwise(own) if option == "--config"]
+    joined = [argument.partition("=")[2] for argument in own if argument.startswith("--config=")]
+    return next(iter([*reversed(joined), *reversed(named)]), None)
 
 
 def _be_quiet(wanted: bool) -> None:

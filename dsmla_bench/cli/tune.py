@@ -17,7 +17,7 @@ from dsmla_bench.cli.common import (
     split,
     terminal_width,
 )
-from dsmla_bench.cli.grid import aligned, fitted
+from dsmla_bench.cli.grid import fitted
 from dsmla_bench.cli.kernels import choose_variants, execute
 
 if TYPE_CHECKING:
@@ -98,10 +98,10 @@ def text(cases: list[TunedCase], found: list[Entry]) -> list[str]:
     """Cases and entries as lines of text."""
     from dsmla_bench.reports.tuning import NEAR, case_lines, case_title, entry_lines
 
-    lines = []
+    lines, width = [], terminal_width()
     for case in cases:
-        lines += [case_title(case), *(f"  {line}" for line in aligned(case_lines(case), right=(1, 2, 3))), ""]
+        lines += [case_title(case), *fitted(case_lines(case), right=(1, 2, 3), width=width), ""]
     if found:
-        lines += fitted(entry_lines(found), right=(4, 6), width=terminal_width())
+        lines += fitted(entry_lines(found), right=(4, 6), width=width, keys=2)
         lines.append(f"keep: within {NEAR:.0%} of the best in every format")
     return lines

@@ -36,7 +36,8 @@ ORDER = ("worse", "inconclusive", "not comparable", "not significant", "non-infe
 """Verdicts as a headline lists them: what needs attention first."""
 NOTES = (
     "Δ: format minus baseline, points (pt) for accuracies, % for perplexities, else the metric's unit; 95 %: its "
-    "interval, by Tango's score method, a bootstrap-t over documents or clusters, or the normal one where unpaired",
+    "interval, by Tango's score method, a bootstrap-t over documents or clusters (Student's t where "
+    "differences are negligible), or the normal one where unpaired",
     "verdicts: equivalent, within the margin on both sides (two one-sided tests at 5 %); non-inferior, no loss beyond "
     "the margin; worse, a loss by the 95 % interval and by p after Holm's correction over all rows of the format; "
     "inconclusive (n): n documents would settle it with 80 % power",
@@ -80,7 +81,8 @@ def accuracy_tables(judged: pd.DataFrame, fidelity: pd.DataFrame | None = None, 
 def reference_tables(published: pd.DataFrame, judged: pd.DataFrame | None = None) -> KernelTables:
     """What was published, a table for each metric, beside the judged rows of a run where one is given."""
     known = published[published["delta"].notna()]
-    tables = [_published_table(str(metric), rows) for metric, rows in known.groupby("metric", sort=False)]
+    sources = list(known["source"].unique())
+    tables = [_published_table(str(metric), rows, sources) for metric, rows in known.groupby("metric", sort=False)]
     if judged is not None:
         tables += [_details(str(name), rows) for name, rows in judged.groupby("format", sort=False)]
     remarks = published[published["note"] != ""]
@@ -91,7 +93,7 @@ def reference_tables(published: pd.DataFrame, judged: pd.DataFrame | None = None
         headline=f"{below} of {resolved} published differences are below what their own comparison could resolve.",
         common="",
         tables=tuple(tables),
-        notes=(PUBLISHED_NOTE, *(_margin_notes(judged) if judged is not None else ())),
+        notes=(PUBLISHED_NOTE, _sources_note(sources), *(_margin_notes(judged) if judged is not None else ())),
         reasons=tuple(dict.fromkeys(reasons)),
     )
 
@@ -118,8 +120,8 @@ def _overview(judged: pd.DataFrame, by_format: Sequence[tuple[str, pd.DataFrame]
     """Scores down, formats across: delta and verdict of each."""
     heads = _records(judged.drop_duplicates(KEYS))
     columns = [
-        _column(heads, "task", _words("task"), numeric=False),
-        _column(heads, "metric", metric_text, numeric=False),
+        _column(heads, "task", _words("task"), key=True),
+        _column(heads, "metric", metric_text, key=True),
     ]
     for name, rows in by_format:
         lines = {tuple(row[key] for key in KEYS): row for row in _records(rows)}
@@ -136,8 +138,8 @@ def _details(name: str, rows: pd.DataFrame) -> Table:
     column = functools.partial(_column, _records(rows))
     return _without_dashes(
         f"{name} against {baseline}",
-        column("task", _words("task"), numeric=False),
-        column("metric", metric_text, numeric=False),
+        column("task", _words("task"), key=True),
+        column("metric", metric_text, key=True),
         column("verdict", verdict_text, "result", numeric=False),
         column("Δ", lambda row: delta_text(row, row["delta"]), "result"),
         column("95 %", interval_text, "result"),
@@ -160,7 +162,7 @@ def _fidelity_table(fidelity: pd.DataFrame) -> Table:
     column = functools.partial(_column, lines)
     return _without_dashes(
         "fidelity: the same tokens through every format",
-        column("format", _words("format"), numeric=False),
+        column("format", _words("format"), key=True),
         column("B/token", _count("bytes_per_token")),
         *(column(title, _figure(name), "KL, nats") for name, title in KL.items()),
         column("%", lambda row: percent_text(row["top1_agreement"]), "top-1"),
@@ -169,8 +171,8 @@ def _fidelity_table(fidelity: pd.DataFrame) -> Table:
     )
 
 
-def _published_table(metric: str, rows: pd.DataFrame) -> Table:
-    """Published rows of one metric, accuracies in percent."""
+def _published_table(metric: str, rows: pd.DataFrame, sources: Sequence[str]) -> Table:
+    """Published rows of one metric, accuracies in percent; a source by its number among ``sources``."""
     column = functools.partial(_column, _records(rows))
     factor, digits = (100, 2) if metric == "accuracy" else (1, 4)
 
@@ -179,22 +181,33 @@ def _published_table(metric: str, rows: pd.DataFrame) -> Table:
 
     return _without_dashes(
         "published accuracy, % and points" if metric == "accuracy" else f"published {metric}, nats",
-        column("model", _words("model"), numeric=False),
-        column("benchmark", _words("benchmark"), numeric=False),
-        column("n", _count("documents")),
-        column("baseline", lambda row: f"{row['baseline']} {figure('baseline_score')(row)}", "scores"),
-        column("format", lambda row: f"{row['format']} {figure('score')(row)}", "scores"),
+        column("model", _words("model"), key=True),
+        column("benchmark", _words("benchmark"), key=True),
+        column("format", _words("format"), key=True),
         column("Δ", figure("delta", "+"), "difference"),
         column("resolution", figure("resolution"), "difference"),
         column("p", lambda row: p_text(row["p"]), "difference"),
-        column("by", _words("source"), "published", numeric=False),
+        column("baseline", lambda row: f"{row['baseline']} {figure('baseline_score')(row)}", "scores"),
+        column("format", figure("score"), "scores"),
+        column("n", _count("documents")),
+        column("source", lambda row: str(1 + sources.index(row["source"]))),
     )
 
 
+def _sources_note(sources: Sequence[str]) -> str:
+    return f"sources: {'; '.join(f'{number} {source}' for number, source in enumerate(sources, 1))}"
+
+
 def _column(
-    lines: Sequence[Row], name: str, text: Callable[[Row], str], group: str = "", *, numeric: bool = True
+    lines: Sequence[Row],
+    name: str,
+    text: Callable[[Row], str],
+    group: str = "",
+    *,
+    numeric: bool = True,
+    key: bool = False,
 ) -> Column:
-    return Column(group, name, tuple(map(text, lines)), numeric)
+    return Column(group, name, tuple(map(text, lines)), numeric and not key, key)
 
 
 def _words(name: str) -> Callable[[Row], str]:

@@ -119,7 +119,7 @@ JUDGES: Mapping[str, Callable[[Run, Run, Collection[str]], Judgement]] = {KERNEL
 
 def _of_code(verdict: str, changes: Iterable[Change]) -> Iterable[Judged]:
     for change in changes:
-        yield Judged(f"{change.kernel}, {', '.join(map(str, change.tokens))} tokens", "code", verdict, change.text)
+        yield Judged(f"{change.kernel}, {change.sizes}", "code", verdict, change.text)
 
 
 def _ignored(unlike: Iterable[Mismatch]) -> tuple[str, ...]:

@@ -79,9 +79,9 @@ def _table(title: str, judged: Sequence[Judged]) -> Table:
     shown = judged[:MOST_LINES]
     more = f" (the first {MOST_LINES} of {len(judged)})" if len(judged) > MOST_LINES else ""
     columns = [
-        Column("", "verdict", tuple(found.verdict for found in shown), numeric=False),
-        Column("", "row", tuple(found.subject for found in shown), numeric=False),
-        Column("", "figure", tuple(_label(found) for found in shown), numeric=False),
+        Column("", "verdict", tuple(found.verdict for found in shown), numeric=False, key=True),
+        Column("", "row", tuple(found.subject for found in shown), numeric=False, key=True),
+        Column("", "figure", tuple(_label(found) for found in shown), numeric=False, key=True),
         Column("", "base", tuple(_figure(found.before) for found in shown)),
         Column("", "head", tuple(_figure(found.now) for found in shown)),
         Column("", "change", tuple(_change(found) for found in shown)),

@@ -1,7 +1,7 @@
 """Which rows a picture draws, and in words what they are: pure selection, no drawing.
 
 A picture has a panel per operation, format and set of own axes (heads, topk, queries, variant), and in it one line per
-provider over tokens. Where a run holds more (other page orders, block sizes, L2 states, …), one value of each axis is
+provider over sizes. Where a run holds more (other page orders, block sizes, L2 states, …), one value of each axis is
 drawn: ordered pages for write and shuffled ones for everything that reads, else the value with the most rows.
 ``describe`` says which.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from dsmla_bench.reports.kernel_frame import KEYS, in_order
+from dsmla_bench.reports.kernel_frame import KEYS, in_order, told
 from dsmla_bench.reports.tables import LABELS, counts
 from dsmla_bench.rows import OWN_AXES
 
@@ -56,7 +56,8 @@ def describe(drawn: pd.DataFrame) -> str:
     ]
     unusual = [axis for axis in ("kv_lora_rank", "rope_dim", "data") if drawn[axis].nunique() > 1]
     unusual += [axis for axis in OWN_AXES if drawn[axis].notna().any()]
-    return ", ".join([*constants, *(_describe_axis(drawn, axis) for axis in (*DESCRIBED, *unusual))])
+    described = (_describe_axis(drawn, axis) for axis in (*DESCRIBED, *unusual))
+    return ", ".join([*constants, *filter(None, described)])
 
 
 def _one_line_each(panel: pd.DataFrame) -> pd.DataFrame:
@@ -73,8 +74,11 @@ def _one_line_each(panel: pd.DataFrame) -> pd.DataFrame:
 
 
 def _describe_axis(drawn: pd.DataFrame, axis: str) -> str:
+    """ "page order ordered (write), shuffled (gather)"; "" for an axis that says nothing of these rows."""
     label = LABELS.get(axis, axis)
-    known = drawn[drawn[axis].notna()]
+    known = drawn[drawn[axis].notna() & told(drawn, axis)]
+    if known.empty:
+        return ""
     by_operation = {str(name): _span(group[axis]) for name, group in known.groupby("operation", sort=False)}
     if len(set(by_operation.values())) == 1:
         return f"{label} {next(iter(by_operation.values()))}"

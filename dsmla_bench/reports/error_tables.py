@@ -113,7 +113,7 @@ def _overview(ok: pd.DataFrame) -> Table:
     nope = ok[ok["part"] == "NoPE"].drop_duplicates(["label", "data"])
     lines, sources = nope["label"].unique(), nope["data"].unique()
     found = nope.set_index(["label", "data"])["rel_l2"]
-    columns = [Column("", "format", tuple(map(str, lines)), numeric=False)]
+    columns = [Column("", "format", tuple(map(str, lines)), numeric=False, key=True)]
     for source in sources:
         kind, _, sigma = str(source).partition(" ")
         cells = tuple(compact(found.get((line, source))) for line in lines)
@@ -123,21 +123,23 @@ def _overview(ok: pd.DataFrame) -> Table:
 
 def _details(rows: pd.DataFrame, data: str) -> Table:
     both = rows[rows["part"] == "both"]
-    columns = [
-        Column("", "format", tuple(both["label"].map(str)), numeric=False),
-        Column("", "B/token", tuple(map(str, both["bytes_per_token"]))),
-    ]
-    if both["provider"].nunique() > 1:
-        columns.append(Column("", "provider", tuple(map(str, both["provider"])), numeric=False))
+    columns = [*_named(both), Column("", "B/token", tuple(map(str, both["bytes_per_token"])))]
     if both["scale"].notna().any():
         columns.append(Column("", "scale", tuple(map(_scale, both["scale_origin"], both["scale"])), numeric=False))
-    columns += _columns(both, "both", BOTH)
+    columns += [*_columns(both, "", {"s": "seconds"}), *_columns(both, "both", BOTH)]
     for part in ("NoPE", "RoPE"):
         columns += _columns(rows[rows["part"] == part], part, PART)
     if (both[list(NON_FINITE.values())] > 0).any(axis=None):
         columns += _columns(both, "not finite", NON_FINITE)
-    columns += _columns(both, "", {"s": "seconds"})
     return Table(f"{data}, {both['tokens'].iloc[0]} tokens", tuple(columns))
+
+
+def _named(rows: pd.DataFrame) -> list[Column]:
+    """What names a line: the format, and the provider where there are several."""
+    columns = [Column("", "format", tuple(rows["label"].map(str)), numeric=False, key=True)]
+    if rows["provider"].nunique() > 1:
+        columns.append(Column("", "provider", tuple(map(str, rows["provider"])), numeric=False, key=True))
+    return columns
 
 
 def _scale(origin: Any, scale: Any) -> str:
@@ -154,9 +156,7 @@ def _attention_tables(rows: pd.DataFrame) -> list[Table]:
     for data, group in rows[rows["status"] == "ok"].groupby("data", sort=False):
         by = {str(against): part for against, part in group.groupby("against", sort=False)}
         first = next(iter(by.values()))
-        columns = [Column("", "format", tuple(first["label"].map(str)), numeric=False)]
-        if first["provider"].nunique() > 1:
-            columns.append(Column("", "provider", tuple(map(str, first["provider"])), numeric=False))
+        columns = _named(first)
         for against, part in by.items():
             columns += _columns(part, f"against {against}", ATTENTION)
         spread = math.exp(float(first["entropy"].iloc[0]))
@@ -172,7 +172,8 @@ def _attention_tables(rows: pd.DataFrame) -> list[Table]:
 def _readers_table(rows: pd.DataFrame, data: str) -> Table:
     rows = rows.assign(differing_share=100 * rows["differing"] / rows["values"].mask(rows["values"] == 0))
     names = tuple(f"{fmt}:{revision}" for fmt, revision in zip(rows["format"], rows["revision"], strict=True))
-    columns = [Column("", "format", names, numeric=False), Column("", "reader", tuple(map(str, rows["reader"])), False)]
+    keys = {"format": names, "reader": tuple(map(str, rows["reader"]))}
+    columns = [Column("", name, cells, numeric=False, key=True) for name, cells in keys.items()]
     return Table(f"the same bytes by other readers, {data}", (*columns, *_columns(rows, "NoPE", READERS)))
 
 

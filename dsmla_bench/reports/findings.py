@@ -10,14 +10,14 @@ The first two fail a check. Series that have ended raise nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import pandas as pd
 
 from dsmla_bench.reports.tables import significant
-from dsmla_bench.reports.trend_frame import Change, Trend, Trends, rows_of
+from dsmla_bench.reports.trend_frame import LEAST, Change, Trend, Trends, rows_of
 from dsmla_bench.reports.trend_names import shapes_of, title_of
 from dsmla_bench.rows import FINDINGS
 
@@ -58,6 +58,21 @@ def findings_of(tables: Iterable[Trends]) -> list[Finding]:
     """All findings: those that fail a check first, then by row."""
     found = [finding for trends in tables for finding in _of_table(trends)]
     return sorted(found, key=lambda finding: not finding.fails)
+
+
+def outcome(tables: Iterable[Trends], found: Sequence[Finding]) -> str:
+    """The result in one line: "58 rows: 2 worse, 1 unusual", and how many rows have too few figures to compare."""
+    rows = [row for trends in tables for row in rows_of(trends.trends)]
+    failing = sum(finding.fails for finding in found)
+    number = f"{len(rows)} row{'s' * (len(rows) != 1)}"
+    counts = f"{number}: {failing} worse, {len(found) - failing} unusual"
+    young = sum(row[0].is_live and not row[0].is_judged for row in rows)
+    if not young:
+        return counts
+    needs = f"a change shows in {LEAST['noise']} runs of a time, in {LEAST['exact']} of what repeats exactly"
+    if young == len(rows) and not found:
+        return f"Nothing settled: {number}, all with too few figures to compare; {needs}"
+    return f"{counts}; {young} of them with too few figures to compare: {needs}"
 
 
 def _of_table(trends: Trends) -> Iterator[Finding]:

@@ -38,6 +38,22 @@ COMPILED_METRICS = ["registers", "spilled_bytes", "shared_bytes", "predicted_us"
 METRICS = ["status", *TIMED_METRICS, *COMPILED_METRICS]
 
 
+def unit_of(queries: Any) -> str:
+    """What ``tokens`` of a row count: requests where each has so many ``queries`` (decode), else tokens."""
+    return "tokens" if pd.isna(queries) else "requests"
+
+
+def amount(tokens: int, queries: Any) -> str:
+    """ "8192 tokens", "1 token", "8 requests": the size of a launch in words."""
+    unit = unit_of(queries)
+    return f"{tokens} {unit.removesuffix('s') if tokens == 1 else unit}"
+
+
+def told(rows: pd.DataFrame, axis: str) -> pd.Series[bool]:
+    """Of which rows an axis says something: ``requests`` do not where ``tokens`` count them."""
+    return rows["queries"].isna() | (axis != "requests")
+
+
 def providers_of(rows: pd.DataFrame, baseline: str = BASELINE) -> list[str]:
     """The providers of a run: the baseline first, the others by name."""
     return sorted(rows["provider"].unique(), key=lambda name: (name != baseline, name))

@@ -1,4 +1,4 @@
-"""The grid that pictures of kernels share: a panel per operation, own axes and format, a line per provider over tokens.
+"""The grid that pictures of kernels share: a panel per operation, own axes and format, a line per provider over sizes.
 
 A hollow marker is a launch-bound time. Which rows are drawn where a run holds several for one point is the business of
 ``curves``; the subtitle says it. Providers look the same in all pictures of a run.
@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from dsmla_bench.reports.curves import PANEL, SHAPE, curves, describe, with_shape
-from dsmla_bench.reports.kernel_frame import BASELINE, KEYS, METRICS, in_order, providers_of
+from dsmla_bench.reports.kernel_frame import BASELINE, KEYS, METRICS, in_order, providers_of, unit_of
 from dsmla_bench.reports.plots import COLOURS, DASHES, MARKERS
 from dsmla_bench.reports.sheet import GREY, SMALL, Sheet, plain_numbers, spread
 from dsmla_bench.reports.tables import format_label
@@ -67,6 +67,11 @@ class Grid:
         keys = self.rows[["format", "revision"]].drop_duplicates().sort_values(["format", "revision"])
         return list(zip(keys["format"], keys["revision"], strict=True))
 
+    @property
+    def size(self) -> str:
+        """What the panels are drawn over: "tokens per launch", "requests per launch" of decode."""
+        return f"{' or '.join(dict.fromkeys(map(unit_of, self.drawn['queries'])))} per launch"
+
     def sheet(self, title: str, handles: list[Artist]) -> Sheet:
         """An empty sheet for the panels; its title names an operation that the panels do not."""
         named = f"{title}: {self.lines[0][0]}" if all(shape for _, shape in self.lines) else title
@@ -87,7 +92,7 @@ class Grid:
                 everything, here = measured[key], timed.get(key, self.drawn.iloc[:0])
                 name = format_label(self.rows, format, revision, self.default_revisions)
                 axes = sheet.panel(number, column, f"{shape or operation} · {name}")
-                self._token_axis(axes)
+                self._size_axis(axes)
                 axes.tick_params(labelleft=leftmost)
                 leftmost = leftmost and here.empty
                 axes.text(0.03, notes_at, _notes(everything, here), transform=axes.transAxes, va="top", color=GREY,
@@ -98,7 +103,7 @@ class Grid:
                     yield axes, here
 
     def draw(self, axes: Axes, line: pd.DataFrame, column: str, provider: str) -> None:
-        """A provider's line of ``column`` over tokens; the markers of ``launch_bound`` rows hollow."""
+        """A provider's line of ``column`` over sizes; the markers of ``launch_bound`` rows hollow."""
         style = self.style(provider)
         axes.plot(line["tokens"].to_numpy(float), line[column].to_numpy(float), **style)
         hollow = line[line["launch_bound"].fillna(False).astype(bool)]
@@ -128,7 +133,7 @@ class Grid:
             "clip_on": False,
         }
 
-    def _token_axis(self, axes: Axes) -> None:
+    def _size_axis(self, axes: Axes) -> None:
         tokens = self.drawn["tokens"]
         axes.set_xscale("log")
         axes.set_xlim(0.6 * tokens.min(), 1.7 * tokens.max())

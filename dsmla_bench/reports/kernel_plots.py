@@ -1,4 +1,4 @@
-"""Pictures of a kernel run: µs, GB/s and speed-up against tokens, and predicted floors where nothing was timed.
+"""Pictures of a kernel run: µs, GB/s and speed-up by size of launch, and predicted floors where nothing was timed.
 
 All are drawn on the grid of ``kernel_panels``. Each function takes the run's rows and the ``operations`` to draw, all
 of them by default, and raises NothingToPlotError, a ValueError, where there is nothing.
@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from dsmla_bench.reports.curves import NothingToPlotError
-from dsmla_bench.reports.kernel_frame import BASELINE, KEYS, in_order, kernel_frame, production_of
+from dsmla_bench.reports.kernel_frame import BASELINE, KEYS, amount, in_order, kernel_frame, production_of
 from dsmla_bench.reports.kernel_panels import Grid
 from dsmla_bench.reports.plots import COLOURS
 from dsmla_bench.reports.sheet import GREY, SMALL, Sheet, plain_numbers
@@ -26,7 +26,6 @@ from dsmla_bench.rows import OWN_AXES
 
 PREDICTED = ["operation", "format", "revision", "arch"]
 FLOOR = "floor: empty kernel, copy bandwidth or matrix product"
-TOKENS = "tokens per launch"
 
 
 def us_figure(
@@ -36,7 +35,7 @@ def us_figure(
     baseline: str = BASELINE,
     default_revisions: Mapping[str, str] | None = None,
 ) -> Figure:
-    """µs against tokens, log-log, over the floor (``bound_us``); predicted floors as bars when nothing was timed."""
+    """µs by size of launch, log-log, over the floor (``bound_us``); predicted floors as bars when nothing was timed."""
     shown = rows if operations is None else rows[rows["operation"].isin(operations)]
     if not (rows["status"] == "ok").any() and shown["predicted_us"].notna().any():
         return _predicted_figure(shown, default_revisions or {})
@@ -52,7 +51,7 @@ def us_figure(
         axes.set_yscale("log")
         axes.set_ylim(0.6 * lowest, 3 * drawn["us"].max())
         _label_logarithmic(axes)
-    sheet.label(TOKENS, "time (µs)")
+    sheet.label(grid.size, "time (µs)")
     return sheet.figure
 
 
@@ -63,7 +62,7 @@ def gbps_figure(
     baseline: str = BASELINE,
     default_revisions: Mapping[str, str] | None = None,
 ) -> Figure:
-    """GB/s against tokens with the measured bandwidth of a copy kernel as the ceiling."""
+    """GB/s against the size of a launch with the measured bandwidth of a copy kernel as the ceiling."""
     grid = Grid.of(rows, operations, baseline, default_revisions)
     measured, fastest = grid.drawn["copy_gbps"].dropna(), grid.drawn["gbps"].max()
     ceiling = pd.NA if measured.empty else float(measured.median())
@@ -83,7 +82,7 @@ def gbps_figure(
             axes.text(
                 0.03, ceiling, text, transform=axes.get_yaxis_transform(), va="bottom", color=GREY, fontsize=SMALL
             )
-    sheet.label(TOKENS, "bytes moved / time (GB/s)")
+    sheet.label(grid.size, "bytes moved / time (GB/s)")
     return sheet.figure
 
 
@@ -94,7 +93,7 @@ def speed_up_figure(
     baseline: str = BASELINE,
     default_revisions: Mapping[str, str] | None = None,
 ) -> Figure:
-    """The baseline's speed-up over every production kernel against tokens, log-log, with a line where both are equal.
+    """The baseline's speed-up over every production kernel against the size, log-log, with a line where both are equal.
 
     Where ``kernel_frame`` draws no speed-up, there is no point. A marker is hollow where either time is launch-bound.
     """
@@ -112,7 +111,7 @@ def speed_up_figure(
         axes.set_yscale("log")
         axes.set_ylim(min(0.8, min(found) / 1.25), 1.6 * max(1.25, *found))
         _label_logarithmic(axes)
-    sheet.label(TOKENS, f"time of the other / time of {baseline} (×)")
+    sheet.label(grid.size, f"time of the other / time of {baseline} (×)")
     return sheet.figure
 
 
@@ -151,7 +150,7 @@ def _predicted_figure(rows: pd.DataFrame, default_revisions: Mapping[str, str]) 
     for number, operation in enumerate(operations):
         here = known[known["operation"] == operation]
         own = [f"{axis} {here[axis].iloc[0]}" for axis in OWN_AXES if here[axis].notna().all()]
-        axes = sheet.panel(number, 0, ", ".join([operation, f"{here['tokens'].iloc[0]} tokens", *own]))
+        axes = sheet.panel(number, 0, ", ".join([operation, amount(*here[["tokens", "queries"]].iloc[0]), *own]))
         bars = axes.barh(range(len(here)), here["predicted_us"].to_numpy(float), height=0.6, color=COLOURS[0])
         axes.bar_label(bars, [f"{significant(us)} µs" for us in here["predicted_us"]], padding=3, fontsize=SMALL)
         names = [

@@ -22,7 +22,7 @@ from dsmla_bench.reports.curves import NothingToPlotError, curves, with_shape
 from dsmla_bench.reports.error_frame import of_one_provider, shown_sources
 from dsmla_bench.reports.error_tables import compact
 from dsmla_bench.reports.judged import VERDICTS
-from dsmla_bench.reports.kernel_frame import AXES, BASELINE, in_order, kernel_frame, production_of
+from dsmla_bench.reports.kernel_frame import AXES, BASELINE, amount, in_order, kernel_frame, production_of
 from dsmla_bench.reports.tables import UNDEFINED, marks, significant, speed_up_text
 from dsmla_bench.results import Run
 from dsmla_bench.rows import OWN_AXES
@@ -166,7 +166,7 @@ def _times(group: str, lines: Mapping[str, pd.Series[Any]], provider: str) -> Me
 
 
 def _largest_shapes(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """ "decode, 128 tokens, heads 128, topk 2048" → its rows, of every operation that was timed.
+    """ "decode, 128 requests, heads 128, topk 2048" → its rows, of every operation that was timed.
 
     Of ``variant`` the one that was measured first.
     """
@@ -183,9 +183,9 @@ def _largest_shapes(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
                 value = first if axis == "variant" else group[axis].max()
                 group = group[group[axis] == value]
                 words.append(str(value) if axis == "variant" else f"{axis} {value}")
-        tokens = group["tokens"].max()
-        largest = group[group["tokens"] == tokens]
-        shapes[", ".join([str(operation), f"{tokens} tokens", *words])] = _with_untimed(largest, rows)
+        largest = group[group["tokens"] == group["tokens"].max()]
+        size = amount(*largest[["tokens", "queries"]].iloc[0])
+        shapes[", ".join([str(operation), size, *words])] = _with_untimed(largest, rows)
     return shapes
 
 
@@ -204,7 +204,8 @@ def _predicted(rows: pd.DataFrame, revisions: Mapping[str, str]) -> Iterator[Mea
     for key, group in with_shape(in_order(known)).groupby(["arch", "operation", "shape"], sort=False):
         arch, operation, shape = map(str, key)
         largest = group[group["tokens"] == group["tokens"].max()]
-        words = ", ".join(filter(None, [f"{operation} on {arch}", f"{largest['tokens'].iloc[0]} tokens", shape]))
+        size = amount(*largest[["tokens", "queries"]].iloc[0])
+        words = ", ".join(filter(None, [f"{operation} on {arch}", size, shape]))
         yield _numbers(words, "predicted floor µs", _column(largest, "predicted_us", revisions), significant)
 
 

@@ -1,28 +1,28 @@
-"""Kernel tables laid out for plain text, Markdown, a terminal (rich) and CSV. Layout only: ``tables`` makes the text.
+"""Tables laid out for plain text, a terminal, Markdown and CSV. Layout only: ``tables`` makes the text.
 
-A table too wide for the given width is split by provider, then by column, the axes repeated each time; where that does
-not help its lines are stacked. A number is never cut short.
+A table too wide for the given width is cut into pieces (``pieces``); where even a single column beside the key columns
+is too wide, each of its lines becomes a paragraph. A number is never cut short.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
+from typing import Literal
 
 import pandas as pd
-import rich.box
-import rich.console
-import rich.markup
-import rich.table
+from rich.text import Text
 
 from dsmla_bench.reports.characters import harmless
-from dsmla_bench.reports.tables import MARKS, Column, KernelTables, Table
+from dsmla_bench.reports.pieces import column_groups, pieces
+from dsmla_bench.reports.tables import MARKS, UNDEFINED, Column, KernelTables, Table
 from dsmla_bench.rows import FINDINGS
 
 _GAP = "  "
+_FINDING = rf"(?<!\S)(?:{'|'.join(sorted(FINDINGS))})(?!\S)"
+_Kind = Literal["title", "cells", "prose"]
 
 
 def to_csv(frame: pd.DataFrame) -> str:
@@ -32,14 +32,17 @@ def to_csv(frame: pd.DataFrame) -> str:
 
 def to_text(report: KernelTables, width: int | None = None) -> str:
     """The report as aligned plain text, at most ``width`` characters wide where its numbers allow; None: no limit."""
-    lines = [*_wrapped([report.headline], width), *_wrapped([report.common], width), ""]
-    for table in report.tables:
-        lines += [*_wrapped([table.title], width)]
-        pieces = _split(table, lambda piece: width is None or _width(piece) <= width)
-        blocks = [_grid(piece) for piece in pieces] if pieces else [_stacked(table)]
-        lines += [line for block in blocks for line in (*block, "")]
-    notes = [*_wrapped(report.notes, width), "", *_wrapped(report.reasons, width)]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join([*lines, *notes])).strip("\n") + "\n"
+    return "\n".join(text for _, text in _lines(report, width)) + "\n"
+
+
+def to_terminal(report: KernelTables, width: int | None) -> list[Text]:
+    """The same lines for a terminal of this width: headings in bold, statuses that are findings in red."""
+    return [_styled(kind, harmless(text)) for kind, text in _lines(report, width)]
+
+
+def table_text(table: Table, width: int | None = None) -> str:
+    """One table as aligned plain text, likewise."""
+    return "\n\n".join("\n".join(line for _, line in block) for block in _table_blocks(table, width))
 
 
 def to_markdown(report: KernelTables) -> str:
@@ -52,39 +55,49 @@ def to_markdown(report: KernelTables) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def to_rich(report: KernelTables, width: int | None = None) -> list[rich.table.Table]:
-    """The tables for a rich console of ``width`` characters; headline, notes and reasons are left to the caller."""
-    measure = rich.console.Console(width=10_000).measure
+def _lines(report: KernelTables, width: int | None) -> Iterator[tuple[_Kind, str]]:
+    """Every line with what it is; blocks with an empty line between them."""
+    blocks = [
+        [*_prose([report.headline], width, "title"), *_prose([report.common], width)],
+        *(block for table in report.tables for block in _table_blocks(table, width)),
+        _prose(report.notes, width),
+        _prose(report.reasons, width),
+    ]
+    for number, block in enumerate(filter(None, blocks)):
+        if number:
+            yield "prose", ""
+        yield from block
+
+
+def _table_blocks(table: Table, width: int | None) -> list[list[tuple[_Kind, str]]]:
+    """The table in as many grids as it takes, below its title; stacked where the width is too small for any grid."""
 
     def fits(piece: Table) -> bool:
-        return width is None or measure(_rich_table(piece)).maximum <= width
+        return width is None or max(map(len, itertools.chain(*_grid(piece)))) <= width
 
-    made = []
-    for table in report.tables:
-        pieces = _split(table, fits)
-        made += [_rich_table(piece) for piece in pieces] if pieces else [_rich_stack(table)]
-    return made
-
-
-def _split(table: Table, fits: Callable[[Table], bool]) -> list[Table]:
-    """The table whole, by provider or by column, the first that fits; [] when nothing does."""
-    axes = [column for column in table.columns if not column.group]
-    groups = [list(columns) for group, columns in column_groups(table) if group]
-    by_column = [(*axes, column) for group in groups for column in group]
-    for layout in ([table.columns], [(*axes, *group) for group in groups], by_column):
-        pieces = [dataclasses.replace(table, columns=tuple(columns)) for columns in layout]
-        if all(map(fits, pieces)):
-            return pieces
-    return []
+    title, made = _prose([table.title], width, "title"), pieces(table, fits)
+    if not all(map(fits, made)):
+        return [[*title, *_prose(_stacked(table), width, "cells")]]
+    blocks = [_prose(heads, None, "title") + _prose(lines, None, "cells") for heads, lines in map(_grid, made)]
+    return [[*title, *blocks[0]], *blocks[1:]]
 
 
-def column_groups(table: Table) -> Iterable[tuple[str, Iterable[Column]]]:
-    """Neighbouring columns of one group, with its name."""
-    return itertools.groupby(table.columns, key=lambda column: column.group)
+def _prose(paragraphs: Iterable[str], width: int | None, kind: _Kind = "prose") -> list[tuple[_Kind, str]]:
+    """The paragraphs that are not empty, broken into lines, later ones indented."""
+    texts = [text for text in paragraphs if text]
+    if width is None:
+        return [(kind, text) for text in texts]
+    wrapper = textwrap.TextWrapper(
+        max(width, 20), subsequent_indent=_GAP, break_on_hyphens=False, break_long_words=False
+    )
+    return [(kind, line) for text in texts for line in wrapper.wrap(text)]
 
 
-def _width(table: Table) -> int:
-    return max(map(len, _grid(table)))
+def _styled(kind: _Kind, line: str) -> Text:
+    text = Text(line, style="bold" if kind == "title" else "")
+    if kind == "cells":
+        text.highlight_regex(_FINDING, "red")
+    return text
 
 
 def _padded(column: Column) -> list[str]:
@@ -93,11 +106,11 @@ def _padded(column: Column) -> list[str]:
     return [cell + " " * (max(marks) - mark) for cell, mark in zip(column.cells, marks, strict=True)]
 
 
-def _grid(table: Table) -> list[str]:
-    """Two heading lines, providers above metrics, and a line per shape."""
+def _grid(table: Table) -> tuple[list[str], list[str]]:
+    """The headings, groups above names where there are groups, and the lines of cells."""
     top, names = [], []
     lines: list[list[str]] = [[] for _ in table.columns[0].cells]
-    for group, members in column_groups(table):
+    for group, members in column_groups(table.columns):
         columns = [(column, _padded(column)) for column in members]
         widths = [max(map(len, (column.name, *cells))) for column, cells in columns]
         widths[-1] += max(0, len(group) - sum(widths) - len(_GAP) * (len(widths) - 1))
@@ -107,25 +120,31 @@ def _grid(table: Table) -> list[str]:
             names.append(align(column.name, width))
             for line, cell in zip(lines, cells, strict=True):
                 line.append(align(cell, width))
-    return [_GAP.join(cells).rstrip() for cells in (top, names, *lines)]
+    heads, cells = ([_GAP.join(line).rstrip() for line in part] for part in ((top, names), lines))
+    return list(filter(None, heads)), cells
 
 
 def _stacked(table: Table) -> list[str]:
-    """A block of lines per shape, for a page too narrow for any grid."""
-    lines = []
+    """A paragraph per line of the table: what names it, and in a line below its figures behind their names."""
+    keys = [column for column in table.columns if column.key]
+    groups = column_groups(column for column in table.columns if not column.key)
+    paragraphs = []
     for number in range(len(table.columns[0].cells)):
-        for group, columns in column_groups(table):
-            pairs = ", ".join(f"{column.name} {column.cells[number]}" for column in columns)
-            lines.append(f"  {group}: {pairs}" if group else pairs)
-    return lines
+        figures = [_figures(group, columns, number) for group, columns in groups]
+        paragraphs += [_GAP.join(_named(key, number) for key in keys), _GAP + ", ".join(filter(None, figures))]
+    return paragraphs
 
 
-def _wrapped(paragraphs: tuple[str, ...] | list[str], width: int | None) -> list[str]:
-    """The paragraphs that are not empty, wrapped, later lines indented."""
-    texts = [text for text in paragraphs if text]
-    if width is None:
-        return texts
-    return [line for text in texts for line in textwrap.wrap(text, max(width, 20), subsequent_indent="  ")]
+def _named(column: Column, number: int) -> str:
+    """A cell as it reads alone: a number behind the name of its column."""
+    return f"{column.name} {column.cells[number]}" if column.numeric else column.cells[number]
+
+
+def _figures(group: str, columns: Iterable[Column], number: int) -> str:
+    """ "triton µs 1.31, GB/s 1.38": what is known of one group of columns; "" for nothing."""
+    known = [column for column in columns if column.cells[number] not in ("", UNDEFINED)]
+    texts = ", ".join(f"{column.name} {column.cells[number]}" for column in known)
+    return f"{group} {texts}".strip() if known else ""
 
 
 def table_markdown(table: Table) -> str:
@@ -139,29 +158,3 @@ def table_markdown(table: Table) -> str:
 def escape_markdown(text: str) -> str:
     """``text`` so that Markdown shows it as it is; an underscore inside a word needs no escape."""
     return re.sub(r"([\\`*\[\]<>|~&]|(?<!\w)_|_(?!\w))", r"\\\1", re.sub(r"\s+", " ", text))
-
-
-def _rich_table(table: Table) -> rich.table.Table:
-    made = rich.table.Table(title=_shown(table.title), box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    for column in table.columns:
-        cells = _padded(column)
-        head = f"{_shown(column.group)}\n{_shown(column.name)}"
-        made.add_column(
-            head, justify="right" if column.numeric else "left", no_wrap=True, min_width=max(map(len, cells))
-        )
-    for line in zip(*map(_padded, table.columns), strict=True):
-        made.add_row(*[f"[red]{_shown(cell)}[/red]" if cell.strip() in FINDINGS else _shown(cell) for cell in line])
-    return made
-
-
-def _rich_stack(table: Table) -> rich.table.Table:
-    made = rich.table.Table(title=_shown(table.title), box=None, show_header=False)
-    made.add_column(overflow="fold")
-    for line in _stacked(table):
-        made.add_row(_shown(line))
-    return made
-
-
-def _shown(text: str) -> str:
-    """``text`` as rich shows it as it is: no markup of its own, no character that steers the terminal."""
-    return rich.markup.escape(harmless(text))

@@ -21,7 +21,7 @@ from typing import Any
 
 import pandas as pd
 
-from dsmla_bench.reports.kernel_frame import in_order
+from dsmla_bench.reports.kernel_frame import in_order, unit_of
 from dsmla_bench.reports.static_table import KERNEL, WIDTHS
 from dsmla_bench.reports.tables import significant
 
@@ -39,15 +39,21 @@ COMPARED = {
 
 @dataclass(frozen=True)
 class Change:
-    """One difference of one kernel: ``kernel`` names it, ``tokens`` are the shapes that have it."""
+    """One difference of one kernel: ``kernel`` names it, ``tokens`` are the shapes that have it, ``unit`` of what."""
 
     kernel: str
     text: str
     tokens: tuple[int, ...]
+    unit: str = "tokens"
+
+    @property
+    def sizes(self) -> str:
+        """ "1, 8192 tokens", "1 token"."""
+        unit = self.unit.removesuffix("s") if self.tokens == (1,) else self.unit
+        return f"{', '.join(map(str, self.tokens))} {unit}"
 
     def __str__(self) -> str:
-        shapes = ", ".join(map(str, self.tokens))
-        return f"{self.kernel} ({shapes} token{'s' * (self.tokens != (1,))}): {self.text}"
+        return f"{self.kernel} ({self.sizes}): {self.text}"
 
 
 @dataclass(frozen=True)
@@ -162,11 +168,13 @@ def _by_width(row: pd.Series[Any], kind: str) -> str:
 
 def _merged(differences: Iterable[tuple[pd.Series[Any], str]]) -> tuple[Change, ...]:
     """The differences with shapes of the same kernel that say the same put together."""
-    tokens: dict[tuple[str, str], list[int]] = {}
+    tokens: dict[tuple[str, str, str], list[int]] = {}
     for row, text in differences:
         kernel = f"{row['arch']} {row['operation']} {row['format']}:{row['revision']} {row['provider']}"
-        tokens.setdefault((kernel, text), []).append(int(row["tokens"]))
-    return tuple(Change(kernel, text, tuple(sorted(set(shapes)))) for (kernel, text), shapes in tokens.items())
+        tokens.setdefault((kernel, text, unit_of(row["queries"])), []).append(int(row["tokens"]))
+    return tuple(
+        Change(kernel, text, tuple(sorted(set(shapes))), unit) for (kernel, text, unit), shapes in tokens.items()
+    )
 
 
 def describe(changes: StaticChanges, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

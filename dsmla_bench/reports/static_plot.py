@@ -48,8 +48,8 @@ def instructions_figure(rows: pd.DataFrame, *, default_revisions: Mapping[str, s
     targets, names = list(kernels["arch"].unique()), _names(kernels, rows, default_revisions or {})
     columns = min(COLUMNS, len(targets))
     subtitle = (
-        f"up to {kernels['last'].max()} tokens; each instruction of the code counted once, however often it runs; "
-        "at the end of a bar: registers per thread, theoretical occupancy"
+        "every operation at its largest size; each instruction of the code counted once, however often it runs; at the "
+        "end of a bar: registers per thread, theoretical occupancy"
     )
     sheet = Sheet(
         -(-len(targets) // columns), columns, "What the compiled kernels consist of", subtitle, _legend(kernels),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from dsmla_bench.reports.kernel_frame import in_order
+from dsmla_bench.reports.kernel_frame import in_order, unit_of
 from dsmla_bench.reports.tables import UNDEFINED, Column, KernelTables, Table, format_label, reasons, significant
 from dsmla_bench.rows import OWN_AXES
 
@@ -43,16 +43,15 @@ COLUMNS = {
     "predicted_us": ("target", "floor µs"),
 }
 """Column of the frame → the group and the name that it has in the table."""
-NOTES = (
-    "occ. %: resident warps that the kernel's resources allow, in percent of what a multiprocessor can hold",
-    "instructions, mix: of the machine code, counted once each however often they run; B each: bytes that a thread "
-    "moves with one global load or store, on average",
-    "native: the conversion instructions that the code uses; a target without them emulates",
-)
-FLOOR = (
-    "floor µs: the bytes of the line's largest shape at the bandwidth that NVIDIA publishes for the part above the "
-    "table; a prediction, not a measurement"
-)
+NOTES = {
+    "occ. %": "occ. %: resident warps that the kernel's resources allow, in percent of what a multiprocessor can hold",
+    "all": "instructions, mix: of the machine code, counted once each however often they run; B each: bytes that a "
+    "thread moves with one global load or store, on average",
+    "native": "native: the conversion instructions that the code uses; a target without them emulates",
+    "floor µs": "floor µs: the bytes of the line's largest shape at the bandwidth that NVIDIA publishes for the part "
+    "above the table; a prediction, not a measurement",
+}
+"""Name of a column → what it means, where it is shown."""
 
 
 def has_static_facts(rows: pd.DataFrame) -> bool:
@@ -86,8 +85,8 @@ def static_tables(
         for arch, group in kernels.groupby("arch", sort=False)
     ]
     common = ", ".join(f"{axis.replace('_', ' ')} {kernels[axis].iloc[0]}" for axis in shared)
-    predicted = kernels.loc[kernels["predicted_us"].notna(), "published_part"].dropna()
-    notes = NOTES if predicted.empty else (*NOTES, FLOOR)
+    shown = {column.name for table in tables for column in table.columns}
+    notes = tuple(note for name, note in NOTES.items() if name in shown)
     return KernelTables(headline, common, tuple(tables), notes, reasons(rows))
 
 
@@ -98,19 +97,22 @@ def _title(arch: str, group: pd.DataFrame) -> str:
 
 def _axes(rows: pd.DataFrame, group: pd.DataFrame, shared: list[str], revisions: Mapping[str, str]) -> list[Column]:
     formats = [format_label(rows, *key, revisions) for key in zip(group["format"], group["revision"], strict=True)]
-    ranges = [
-        str(last) if first == last else f"{first} to {last}"
-        for first, last in zip(group["first"], group["last"], strict=True)
-    ]
+    ranges = [_range(kernel) for _, kernel in group.iterrows()]
     varying = [axis for axis in ("provider", "block_size", "kv_lora_rank", "rope_dim") if axis not in shared]
     own = [axis for axis in OWN_AXES if group[axis].notna().any()]
     return [
-        Column("", "operation", tuple(map(str, group["operation"])), numeric=False),
-        Column("", "format", tuple(formats), numeric=False),
-        *(Column("", axis, tuple(map(_cell, group[axis])), numeric=axis != "variant") for axis in own),
-        *(Column("", axis.replace("_", " "), tuple(map(str, group[axis]))) for axis in varying),
-        Column("", "tokens", tuple(ranges)),
+        Column("", "operation", tuple(map(str, group["operation"])), numeric=False, key=True),
+        Column("", "format", tuple(formats), numeric=False, key=True),
+        *(Column("", axis, tuple(map(_cell, group[axis])), numeric=axis != "variant", key=True) for axis in own),
+        *(Column("", axis.replace("_", " "), tuple(map(str, group[axis])), key=True) for axis in varying),
+        Column("", "tokens", tuple(ranges), key=True),
     ]
+
+
+def _range(kernel: pd.Series[Any]) -> str:
+    """ "1 to 8192", the sizes that launch a kernel; with the unit where it is not tokens."""
+    first, last, unit = kernel["first"], kernel["last"], unit_of(kernel["queries"])
+    return (str(last) if first == last else f"{first} to {last}") + (f" {unit}" if unit != "tokens" else "")
 
 
 def _facts(group: pd.DataFrame) -> list[Column]:

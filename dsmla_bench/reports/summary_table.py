@@ -56,7 +56,7 @@ def summary_table(measures: Sequence[Measure]) -> Table | None:
     lines: list[Measure] = []
     for group, members in itertools.groupby(shown, key=lambda measure: measure.group):
         lines += [Measure(group, group, dict.fromkeys(formats, "")), *members]
-    head = Column("", "", tuple(line.label for line in lines), numeric=False)
+    head = Column("", "", tuple(line.label for line in lines), numeric=False, key=True)
     columns = [Column("", name, tuple(line.cells.get(name, UNDEFINED) for line in lines)) for name in formats]
     return Table("What every format costs", (head, *columns))
 

@@ -19,7 +19,17 @@ from typing import Any
 
 import pandas as pd
 
-from dsmla_bench.reports.kernel_frame import AXES, BASELINE, KERNEL_KEYS, in_order, kernel_frame, providers_of
+from dsmla_bench.reports.kernel_frame import (
+    AXES,
+    BASELINE,
+    KERNEL_KEYS,
+    amount,
+    in_order,
+    kernel_frame,
+    providers_of,
+    told,
+    unit_of,
+)
 from dsmla_bench.rows import OWN_AXES
 
 LABELS = {
@@ -55,12 +65,18 @@ NOTES = {
 
 @dataclass(frozen=True)
 class Column:
-    """One column as text. ``group`` is the provider it belongs to, "" for the axes of the shape."""
+    """One column as text.
+
+    group     what stands above it and its neighbours, such as their provider; "" for nothing
+    numeric   whether digits should stand below digits
+    key       whether it says which line this is: such columns come first, and again where a table is cut into pieces
+    """
 
     group: str
     name: str
     cells: tuple[str, ...]
     numeric: bool = True
+    key: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,13 +135,14 @@ def kernel_tables(
     providers = providers_of(rows, baseline)
     timed_archs = set(rows.loc[rows["status"] == "ok", "arch"])
     compiled_archs = set(rows.loc[rows["status"] == "compiled", "arch"]) - timed_archs
-    shared = [axis for axis in ["arch", *AXES] if frame[axis].notna().all() and frame[axis].nunique() == 1]
+    axes = ["arch", *_told_axes(frame)]
+    shared = [axis for axis in axes if frame[axis].notna().all() and frame[axis].nunique() == 1]
     tables = []
     for key, group in frame.groupby(KERNEL_KEYS, sort=False):
         operation, format, revision, arch = map(str, key)
         names = [operation, format_label(rows, format, revision, default_revisions or {})]
         names += [] if "arch" in shared else [arch]
-        own = [axis for axis in AXES if group[axis].nunique() == 1 and axis not in (*shared, "tokens")]
+        own = [axis for axis in _told_axes(group) if group[axis].nunique() == 1 and axis not in (*shared, "tokens")]
         title = " · ".join(names) + (f" ({_phrase(group, own)})" if own else "")
         status = "compiled" if arch in compiled_archs else "ok"
         tables.append(Table(title, tuple(_columns(group, providers, baseline, status))))
@@ -170,8 +187,9 @@ def suspicions(rows: pd.DataFrame) -> tuple[str, ...]:
     """Why rows are suspect, a line each: "suspect: vllm write bf16:raw, 65536 tokens ordered: …"."""
     flagged = in_order(rows[rows["suspect"].fillna(False)])
     return tuple(
-        f"suspect: {row['provider']} {row['operation']} {row['format']}:{row['revision']}, {row['tokens']} tokens "
-        f"{row['page_order']}, {_own_axes(row)}{significant(row['us'])} µs: {row['suspicion']}"
+        f"suspect: {row['provider']} {row['operation']} {row['format']}:{row['revision']}, "
+        f"{amount(row['tokens'], row['queries'])} {row['page_order']}, {_own_axes(row)}{significant(row['us'])} µs: "
+        f"{row['suspicion']}"
         for row in flagged.to_dict("records")
     )
 
@@ -187,25 +205,45 @@ def _worst(group: pd.DataFrame) -> str:
     if wrong.empty:
         return ""
     row = wrong.sort_values("bytes_differing").iloc[-1]
-    return f" (worst: {row['bytes_differing']} of {row['bytes_compared']} bytes differ, at {row['tokens']} tokens)"
+    size = amount(row["tokens"], row["queries"])
+    return f" (worst: {row['bytes_differing']} of {row['bytes_compared']} bytes differ, at {size})"
 
 
 def _columns(group: pd.DataFrame, providers: list[str], baseline: str, status: str) -> list[Column]:
-    """The columns of one table: varying axes, each provider's metrics, speed-ups. Columns of dashes are left out."""
-    axes = [axis for axis in AXES if axis == "tokens" or group[axis].nunique() > 1]
-    columns = [
-        Column("", LABELS.get(axis, axis), tuple(map(str, group[axis])), pd.api.types.is_numeric_dtype(group[axis]))
-        for axis in axes
-    ]
+    """The columns of one table: varying axes, each provider's metrics, speed-ups.
+
+    Columns of dashes are left out, and so are providers that serve nothing here: the reasons speak of them.
+    """
+    columns = _axis_columns(group)
     for provider in providers:
         statuses = group[f"{provider}_status"]
         if (statuses == status).any():
             columns += _provider_columns(group, provider, status)
-        elif statuses.notna().any():
+        elif (statuses.notna() & (statuses != "skipped")).any():
             columns.append(Column(provider, "status", tuple(statuses.fillna(UNDEFINED))))
     others = providers[1:] if providers[0] == baseline else []
     columns += [_speed_up_column(group, baseline, other) for other in others]
     return [column for column in columns if set(column.cells) != {UNDEFINED}]
+
+
+def _axis_columns(group: pd.DataFrame) -> list[Column]:
+    """What a launch processes, and the axes that vary."""
+    unit = unit_of(group["queries"].iloc[0])
+    return [
+        Column(
+            "",
+            unit if axis == "tokens" else LABELS.get(axis, axis),
+            tuple(map(str, group[axis])),
+            numeric=pd.api.types.is_numeric_dtype(group[axis]),
+            key=True,
+        )
+        for axis in _told_axes(group)
+        if axis == "tokens" or group[axis].nunique() > 1
+    ]
+
+
+def _told_axes(rows: pd.DataFrame) -> list[str]:
+    return [axis for axis in AXES if told(rows, axis).any()]
 
 
 def _provider_columns(group: pd.DataFrame, provider: str, shown: str) -> list[Column]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsmla_bench.reports.judged import Judged, Judgement
+from dsmla_bench.reports.kernel_frame import unit_of
 from dsmla_bench.reports.metrics import METRICS, compare_exactly
 from dsmla_bench.reports.verdicts import FIRST_LOOK, SECOND_LOOK, Evidence, Verdict, control_false_discoveries, judge
 from dsmla_bench.results import Run
@@ -200,4 +201,4 @@ def _summed_up(cases: Iterable[Case]) -> Iterable[str]:
         axes = {name: value for name, value in vars(case).items() if name not in UNNAMED and value is not None}
         others = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in axes.items())
         kernel = f"{case.operation} {case.format}:{case.revision} {case.provider}"
-        yield f"{kernel}, {', '.join(map(str, sorted(set(numbers))))} tokens ({others})"
+        yield f"{kernel}, {', '.join(map(str, sorted(set(numbers))))} {unit_of(case.queries)} ({others})"

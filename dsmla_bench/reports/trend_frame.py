@@ -27,11 +27,21 @@ from dsmla_bench.reports.metrics import EXACT_TOLERANCE, METRICS, Metric
 from dsmla_bench.reports.segments import KERNEL, MARKS, Integers, Segment, segments_of, stretches
 from dsmla_bench.reports.statistics import Floats
 from dsmla_bench.reports.trend_names import order_of
-from dsmla_bench.reports.trends import LEAST_CHANGE, ChangePoint, change_points, exact_changes, relative, screen
+from dsmla_bench.reports.trends import (
+    LEAST_CHANGE,
+    LEAST_SEGMENT,
+    ChangePoint,
+    change_points,
+    exact_changes,
+    relative,
+    screen,
+)
 
 RECENT = 10
 LIVE = timedelta(days=7)
 RUN = ["run_id", "started_at", "commit", "device", "device_uuid", "driver", "tool_version", "packages"]
+LEAST = {"noise": 2 * LEAST_SEGMENT, "exact": 2}
+"""Figures on one ruler that a rule needs to show a change."""
 FIGURES = ("ok", "compiled")
 """The statuses of rows that have figures."""
 
@@ -100,6 +110,7 @@ class Trend:
     status, reason, is_live   of the newest run that has the row; whether that is one of the newest runs of all
     runs        the line of ``Trends.runs`` that a figure is from
     kernels     hash of the machine code, None where it is unknown
+    is_judged   whether there are enough figures on the newest ruler to show a change
     suspicions  newest figures of a series that are unlike those before, which one figure cannot prove
     """
 
@@ -115,6 +126,7 @@ class Trend:
     lower: Floats | None
     upper: Floats | None
     segments: list[Segment]
+    is_judged: bool
     changes: list[Change]
     suspicions: list[Change]
 
@@ -194,6 +206,7 @@ def _trend(group: pd.DataFrame, table: str, watched: Watched, runs: pd.DataFrame
         lower=drawn[watched.lower].to_numpy(float) if watched.lower else None,
         upper=drawn[watched.upper].to_numpy(float) if watched.upper else None,
         segments=segments_of(drawn),
+        is_judged=any(stretch.is_judged(watched) for stretch in comparable),
         changes=[change for stretch in comparable for change in stretch.changes(watched)],
         suspicions=[change for stretch in comparable for change in stretch.suspicions(watched)],
     )
@@ -215,6 +228,10 @@ class _Stretch:
     quantum: float
     kernels: Integers
     is_watched: bool
+
+    def is_judged(self, watched: Watched) -> bool:
+        """Whether these are the newest figures, and as many as the rule of the column needs."""
+        return self.is_watched and len(self.figures) >= LEAST.get(watched.rule, 1)
 
     def changes(self, watched: Watched) -> list[Change]:
         """The changes of level, by the rule of the column."""

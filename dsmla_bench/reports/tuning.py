@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from dsmla_bench.reports.kernel_frame import amount
 from dsmla_bench.reports.tables import UNDEFINED, significant
 from dsmla_bench.rows import OWN_AXES, Case, Row
 
@@ -155,7 +156,7 @@ def _us(row: Row) -> float:
 
 def _size(row: Row) -> str:
     own = [f"{name} {value}" for name in OWN_AXES if (value := getattr(row, name)) is not None]
-    return ", ".join([f"{row.tokens} tokens", *own])
+    return ", ".join([amount(row.tokens, row.queries), *own])
 
 
 def _percent(share: float | None) -> str:

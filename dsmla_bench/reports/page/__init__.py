@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dsmla_bench.reports.page.layout import layouts
-from dsmla_bench.reports.renderings import column_groups
+from dsmla_bench.reports.pieces import column_groups
 from dsmla_bench.reports.sections import Pictures, Section
 from dsmla_bench.reports.tables import MARKS, Table
 from dsmla_bench.rows import FINDINGS
@@ -48,7 +48,7 @@ def to_html(document: Document) -> str:
 
 def heading_groups(table: Table) -> list[tuple[str, int]]:
     """The headings above neighbouring columns with the columns that each spans; [] where none has a name."""
-    groups = [(group, len(list(columns))) for group, columns in column_groups(table)]
+    groups = [(group, len(columns)) for group, columns in column_groups(table.columns)]
     return groups if any(group for group, _ in groups) else []
 
 
