@@ -44,15 +44,28 @@ def api() -> str:
 
 
 def _module(name: str) -> list[str]:
-    path = ROOT.joinpath(*name.split("."))
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    found = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    tree = _tree(name)
     parts = [f"## {name}", _text(tree)]
     for wanted in DESCRIBED[name]:
-        node = found[wanted]
+        node = _definition(tree, wanted)
         parts += _class(node) if isinstance(node, ast.ClassDef) else _function(node)
     return parts
+
+
+def _tree(name: str) -> ast.Module:
+    path = ROOT.joinpath(*name.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def _definition(tree: ast.Module, wanted: str) -> ast.ClassDef | ast.FunctionDef:
+    """The class or function of that name, in this module or in the one that it is imported from."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == wanted:
+            return node
+        if isinstance(node, ast.ImportFrom) and wanted in {alias.name for alias in node.names}:
+            return _definition(_tree(node.module), wanted)
+    raise ValueError(f"the module has no class or function {wanted}")
 
 
 def _function(node: ast.FunctionDef) -> list[str]:

@@ -1,4 +1,4 @@
-"""Caches and tokens for any format: in the geometry that it stores, with every byte of the pages poisoned."""
+"""Caches and tokens for any format: in the geometry that it stores, with every byte of the pages poisoned; and hex."""
 
 import torch
 
@@ -6,6 +6,11 @@ from dsmla_bench.kernels.formats import Geometry
 from dsmla_bench.kernels.operations.pages import load_rows, new_cache
 
 POISON = 0xAA
+
+
+def hex_of(data):
+    """Bytes of any shape as golden ones are written: ``7E FE``."""
+    return " ".join(f"{int(byte):02X}" for byte in data.flatten())
 
 
 def geometry_of(fmt):

@@ -24,7 +24,7 @@ class Fault:
 def faults() -> Iterator[Fault]:
     """Every fault of the list."""
     listed = tomllib.loads(LIST.read_text(encoding="utf-8"))
-    for group in listed["statistics"]:
+    for group in (*listed["statistics"], *listed["bench"]):
         for description, right, wrong in group["faults"]:
             yield Fault(f"{group['path']}: {description}", group["path"], right, wrong, tuple(group["tests"]))
     for case in listed["case"]:

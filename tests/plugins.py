@@ -1,10 +1,17 @@
-"""Third-party packages that announce formats and providers by entry points, made of the files in ``toys``."""
+"""Third-party packages: those that announce formats and providers, made of the files in ``toys``, and hidden ones."""
 
+import importlib.util
 import shutil
 import tomllib
 from pathlib import Path
 
 TOYS = Path(__file__).parent / "toys"
+
+
+def hide(monkeypatch, *packages):
+    """Let these packages look as if they were not installed."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in packages else find(name))
 
 
 def install(folder, package, entry_points):

@@ -10,14 +10,23 @@ NODES = {"alpha": "sm90", "beta": "sm90", "gamma": "sm100"}
 
 @pytest.fixture
 def add_node(ray_cluster):
-    """Adds a node with one fake GPU to the cluster."""
-    return lambda name, arch: _add_node(ray_cluster, name, arch)
+    """Adds a node with one fake GPU, and what is given in its environment, to the cluster until the test ends."""
+    added = []
+
+    def add(name, arch, **environment):
+        added.append(_add_node(ray_cluster, name, arch, environment))
+        return added[-1]
+
+    yield add
+    for node in added:
+        if node in ray_cluster.worker_nodes:
+            ray_cluster.remove_node(node, allow_graceful=False)
 
 
-def _add_node(cluster, name, arch):
+def _add_node(cluster, name, arch, environment=None):
     """A node with one fake GPU. Its memory for objects is the least that Ray takes: nothing large is sent."""
-    gpus = f"{name}:{arch}"
-    return cluster.add_node(num_cpus=0, num_gpus=1, object_store_memory=80_000_000, env_vars={"FAKE_GPUS": gpus})
+    variables = {"FAKE_GPUS": f"{name}:{arch}", **(environment or {})}
+    return cluster.add_node(num_cpus=0, num_gpus=1, object_store_memory=80_000_000, env_vars=variables)
 
 
 @pytest.fixture(scope="session")

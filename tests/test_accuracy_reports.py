@@ -149,7 +149,8 @@ def test_the_published_table_holds_every_difference_with_its_resolution_beside_t
     rows = pd.DataFrame([dataclasses.asdict(row) for row in published.rows()])
     text = to_text(reference_tables(rows, JUDGED))
     assert lines_of(text, "DeepSeek-V4-Flash", "HumanEval", "164", "fp8_ds_mla 84.76", "+5.49", "10.23", "0.133")
-    assert lines_of(text, "GLM-5.2", "nvfp4, outer scale, bf16 RoPE 0.1345", "+0.0082")
+    assert lines_of(text, "GLM-5.2", "nvfp4, outer scale, bf16 RoPE", "+0.0082", "0.1345", "8")
+    assert "8 local-inference-lab/vllm issue 144;" in text
     assert lines_of(text, "gsm8k", "worse", "-5.50")
     assert '"passed"; no score is published' in text
     assert text.startswith("24 of 28 published differences are below what their own comparison could resolve.")

@@ -68,6 +68,7 @@ def test_the_hash_of_a_task_follows_its_documents_and_settings():
         (["no_such_task"], r"no task 'no_such_task', here or in lm-eval, and no folder of that name$"),
         ([str(TASKS), "tiny_text2"], "no folder of that name; near it are tiny_text"),
         ([str(TASKS.parent / "data")], r"data: holds no task; expected lm-eval's task YAML"),
+        ([str(TASKS / "text.yaml")], "text.yaml: is a file; --tasks takes the folder of a task's YAML"),
     ],
 )
 def test_tasks_that_cannot_be_asked_are_refused_in_one_sentence(names, sentence, monkeypatch):
@@ -86,6 +87,25 @@ def test_a_task_that_runs_the_models_code_is_refused(tmp_path):
         file.write("unsafe_code: true\n")
     with pytest.raises(ValueError, match="task tiny_generate runs code that the model wrote"):
         load_tasks([str(tmp_path)], TaskRecipe())
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "sentence"),
+    [
+        ("data.make", "data.mak", r"task tiny_choice cannot be made \(AttributeError: .* has no function 'mak'"),
+        ("test_split: test", "test_split: tset", r"task tiny_choice cannot be made \(KeyError: 'tset'\); see its YAML"),
+        ("{{context}}", "{{contxt}}", r"task tiny_choice cannot be made \(UndefinedError: 'contxt' is undefined\)"),
+        ("aggregation: mean", "aggregation: meen", "its metric acc has no aggregation that lm-eval knows"),
+        ("choice: choices", "choice: choices: x", r"choice.yaml, line 6: is no YAML \(mapping values are not allowed"),
+    ],
+)
+def test_a_mistake_in_a_tasks_yaml_names_the_task_or_the_line(tmp_path, right, wrong, sentence):
+    shutil.copytree(TASKS, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "choice.yaml"
+    file.write_text(file.read_text().replace(right, wrong))
+    with pytest.raises(ValueError, match=sentence) as refused:
+        load_tasks([str(tmp_path)], TaskRecipe())
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("settings", [{"limit": 0}, {"limit": 1.5}, {"limit": -1}, {"num_fewshot": -1}])

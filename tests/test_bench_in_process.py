@@ -5,6 +5,7 @@
 
 import dataclasses
 import io
+import itertools
 import json
 
 import pytest
@@ -69,6 +70,50 @@ def test_a_wrong_byte_is_no_time(tmp_path, monkeypatch):
         (found,) = ask(bench, GATHER)
         assert (found.status, found.samples) == ("incorrect", {}), found.reason
         assert "1 of 3456 bytes" in found.reason
+
+
+def misbehave(monkeypatch, in_call, change):
+    """Let the kernels of ``triton`` do ``change(inputs)`` once they have run, in the calls numbered so."""
+    whole, calls = TritonProvider.bind, itertools.count()
+
+    def bind(provider, operation, fmt, inputs, arch):
+        call = whole(provider, operation, fmt, inputs, arch)
+        return lambda: (call(), next(calls) in in_call and change(inputs))
+
+    monkeypatch.setattr(TritonProvider, "bind", bind)
+
+
+def flip(tensor):
+    first = tensor.view(torch.uint8)
+    first[(0,) * first.dim()] ^= 1
+
+
+def test_bytes_that_are_wrong_only_as_they_were_timed_are_no_time(tmp_path, monkeypatch):
+    """The gate's call is the first, the device times the second, and the third is what it timed, done again."""
+    misbehave(monkeypatch, in_call={2}, change=lambda inputs: flip(inputs.workspace))
+    found, after = ask(fake_bench(tmp_path), GATHER, GATHER)
+    assert (found.status, found.samples) == ("incorrect", {})
+    assert found.reason.startswith("right when called, wrong as it was timed: 1 of 3456 bytes differ")
+    assert after.status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (0, "it changed its input kv_c"),
+        (1, "right when called, wrong as it was timed: 1 of 4608 bytes differ"),
+        (2, "right when called, wrong as it was timed: it changed its input kv_c"),
+    ],
+)
+def test_a_kernel_that_changes_its_input_is_incorrect_and_the_next_one_gets_what_it_should(
+    tmp_path, monkeypatch, call, said
+):
+    """Its own bytes may well be right: what it spoils is its next launch's, or the next kernel's."""
+    misbehave(monkeypatch, in_call={call}, change=lambda inputs: flip(inputs.kv_c))
+    found, after = ask(fake_bench(tmp_path), WRITE, WRITE)
+    assert (found.status, found.samples) == ("incorrect", {})
+    assert found.reason.startswith(said)
+    assert after.status == "ok"
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,12 @@ def test_page_padding_counts():
     assert found.bytes_per_token == 2 * 585
 
 
+@pytest.mark.parametrize("block_size", [0, -64])
+def test_a_page_without_tokens_is_refused(block_size):
+    with pytest.raises(ValueError, match=f"^a page holds 1 token or more, found a block_size of {block_size}$"):
+        held("fp8", PRESETS["glm-5"], block_size=block_size)
+
+
 def test_a_format_of_another_width_is_refused():
     with pytest.raises(ValueError, match=re.escape("nvfp4_ds_mla needs 512+64, got 256+32")):
         held("nvfp4_ds_mla", CachedModel("narrow", 62, 0, Geometry(256, 32)))
@@ -84,6 +90,7 @@ def test_a_format_of_another_width_is_refused():
         ({"index_topk_pattern": "FFF" + "SSSF" * 18 + "SSS"}, 21),
         ({"indexer_types": ["full"] * 3 + (["shared"] * 3 + ["full"]) * 18 + ["shared"] * 3}, 21),
         ({"index_topk": None}, 0),
+        ({"index_topk_freq": None, "index_skip_topk_offset": None}, 78),
     ],
 )
 def test_indexers_are_counted_however_the_configuration_says_it(schedule, indexers):
@@ -121,6 +128,14 @@ def test_a_model_is_a_preset_a_file_or_a_folder(tmp_path):
             "has no whole number for num_hidden_layers, kv_lora_rank; give the config.json of a model",
         ),
         (json.dumps({**GLM_5_2, "index_head_dim": 64}), "has an index_head_dim of 64; counted is 128"),
+        (
+            json.dumps({**GLM_5_2, "index_topk_freq": "4"}),
+            "has the index_topk_freq '4'; a whole number or none is counted",
+        ),
+        (
+            json.dumps({**GLM_5_2, "num_hidden_layers": 0}),
+            "must have 1 layer or more and 0 indexers or more, found 0 and 0",
+        ),
     ],
 )
 def test_a_file_that_does_not_say_what_is_cached_is_refused(text, message, tmp_path):

@@ -14,7 +14,8 @@ from builders import case, compiled_sweep, h200_sweep, refused, run_of, timed
 from processes import ABSENT, compiling_environment, run_command, run_python
 
 from dsmla_bench.cli.kernels import exit_code
-from dsmla_bench.results import Run
+from dsmla_bench.cli.resuming import differing
+from dsmla_bench.results import ResumeError, Run
 from dsmla_bench.rows import STATUSES
 
 LABEL = "H200 – Prüfstand 试验 µs"
@@ -58,14 +59,14 @@ def test_formats_shows_sizes_fields_and_architectures(cli):
     code, out, err = cli("formats")
     lines = squeezed(out)
     assert (code, err) == (0, "")
-    assert lines[0] == "format revision B/token B/page of 64 bf16/this row, in byte order architectures"
-    scaled = "512 e4m3 NoPE | 4 fp32 scales | 64 bf16 RoPE sm90+"
-    nvfp4 = "512 e2m1 NoPE | 64 e4m3 RoPE | 32 e4m3 scales sm100+; emulated on sm90"
+    assert lines[0] == "format revision B/token B/page of 64 bf16/this architectures row, in byte order"
+    scaled = "sm90+ 512 e4m3 NoPE | 4 fp32 scales | 64 bf16 RoPE"
+    nvfp4 = "sm100+; emulated on sm90 512 e2m1 NoPE | 64 e4m3 RoPE | 32 e4m3 scales"
     for line in (
-        "bf16 raw (default) 1152 73728 1 512 bf16 NoPE | 64 bf16 RoPE all",
+        "bf16 raw (default) 1152 73728 1 all 512 bf16 NoPE | 64 bf16 RoPE",
         f"fp8_ds_mla pow2 (default) 656 41984 1.756 {scaled}",
         f"fp8_ds_mla amax448 656 41984 1.756 {scaled}",
-        "fp8 per_tensor (default) 576 36864 2 512 e4m3 NoPE | 64 e4m3 RoPE sm90+",
+        "fp8 per_tensor (default) 576 36864 2 sm90+ 512 e4m3 NoPE | 64 e4m3 RoPE",
         f"nvfp4_ds_mla rn (default) 352 22528 3.273 {nvfp4}",
         f"nvfp4_ds_mla up 352 22528 3.273 {nvfp4}",
     ):
@@ -101,19 +102,72 @@ def test_formats_as_json_follows_the_block_size(cli):
     ]
 
 
+# Going on with a run
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "was", "now", "words"),
+    [
+        ("config", "tokens", [1, 16], None, "with --tokens 1,16 and cannot go on without --tokens; give the options"),
+        ("config", "l2_states", ["cold"], ["cold", "hot"], "with --l2 cold and cannot go on with --l2 cold,hot;"),
+        ("config", "seed", 0, 1, "with --seed 0 and cannot go on with --seed 1;"),
+        (
+            "config",
+            "libraries",
+            {"flash_mla": "a.so"},
+            {},
+            "with --flash-mla-library a.so and cannot go on without a library;",
+        ),
+        (
+            "identity",
+            "packages",
+            {"torch": "2.11", "triton": "3.6"},
+            {"torch": "2.12", "triton": "3.6"},
+            "with packages torch 2.11 and cannot go on with packages torch 2.12; go on as it began, or start",
+        ),
+        (
+            "identity",
+            "git",
+            {"commit": "a", "dirty": False},
+            None,
+            "with git commit a, dirty no and cannot go on without",
+        ),
+    ],
+)
+def test_a_run_that_was_begun_otherwise_is_told_in_options(what, name, was, now, words):
+    assert f"runs/A: was measured {words}" in differing(ResumeError("runs/A", what, name, was, now))
+
+
 # List and environment
 
 
 def test_list_gives_every_combination_or_why_not(cli, tmp_path):
-    code, out, _ = cli("list", "--arch", "sm80", "--vllm-library", tmp_path / "missing.so", "--json")
+    (tmp_path / "text.so").write_text("no library")
+    library = ("--vllm-library", tmp_path / "text.so")
+    code, out, _ = cli("list", "--arch", "sm80", *library, "--json")
     cases = {(c["operation"], c["format"], c["provider"]): c["why_not"] for c in json.loads(out)["cases"]}
     assert code == 0
     assert cases["write", "fp8:per_tensor", "reference"] is None
     assert cases["gather", "bf16:raw", "triton"] is None
     assert "sm_80" in cases["write", "fp8:per_tensor", "triton"]
-    assert cases["write", "bf16:raw", "vllm"] == f"--vllm-library {tmp_path / 'missing.so'}: no such file"
-    code, out, _ = cli("list", "--arch", "sm80", "--vllm-library", tmp_path / "missing.so")
-    assert "triton write usable: bf16:raw" in squeezed(out)
+    assert f"--vllm-library {tmp_path / 'text.so'}: cannot be loaded" in cases["write", "bf16:raw", "vllm"]
+    assert {key[1].partition(":")[0] for key in cases} == {"bf16", "fp8", "fp8_ds_mla", "nvfp4_ds_mla"}, "as a sweep"
+    lines = squeezed(cli("list", "--arch", "sm80", *library)[1])
+    _, write, *_ = " / ".join(lines[lines.index("who serves what on sm_80") :]).split(" / write / ")
+    assert write.startswith("reference all formats / triton bf16 / not fp8_ds_mla: fp8_ds_mla needs an exact ")
+    named = json.loads(cli("list", "--formats", "dsv4_584", "--json")[1])["cases"]
+    assert {case["format"] for case in named} == {"dsv4_584:pow2"}
+
+
+@pytest.mark.parametrize("command", ["kernels --dry-run", "list"])
+@pytest.mark.parametrize("option", ["--vllm-library", "--flash-mla-library"])
+def test_a_library_that_is_not_there_is_a_mistake(cli, tmp_path, monkeypatch, command, option):
+    """One that is there and cannot be loaded is a reason to skip its rows."""
+    missing = tmp_path / "missing.so"
+    expected = (2, "", f"dsmla-bench: {option} {missing}: no such file; name the compiled operators, a .so\n")
+    assert cli(*command.split(), option, missing) == expected
+    monkeypatch.setenv(f"DSMLA_BENCH{option.replace('-', '_')[1:].upper()}", str(missing))
+    assert cli(*command.split()) == expected
 
 
 def test_env_names_packages_and_nothing_private(cli, monkeypatch):

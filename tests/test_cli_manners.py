@@ -9,7 +9,8 @@ from builders import case, compiled_sweep, h200_sweep, refused, run_of, timed
 
 from dsmla_bench.bench.cases import Axes, expand
 from dsmla_bench.cli import app, kernels
-from dsmla_bench.cli.common import progress_bar, say
+from dsmla_bench.cli.common import say
+from dsmla_bench.cli.progress import Lines, counted
 from dsmla_bench.cli.settings import invocation
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats import default_formats
@@ -93,6 +94,7 @@ def test_a_group_without_a_command_prints_its_help_and_nothing_else(cli, path):
             "invalid value for '--processes': Input should be greater than or equal to 1",
         ),
         (["kernels", "--processes", "x"], "invalid value for '--processes': Input should be a valid integer"),
+        (["export", "runs/A"], "export needs --to, which says for whom: one of bencher, csv, "),
         (["compare", "a"], "missing argument 'head'; see dsmla-bench compare --help"),
         (["history", "add", "a"], "missing option '--store'; see dsmla-bench history add --help"),
         (["formats", "--arch", "sm90", "--kv-cache-dtype", "fp9"], "--kv-cache-dtype must be one of auto, bfloat16, "),
@@ -131,11 +133,13 @@ def test_debug_shows_where_a_mistake_was_found(cli, monkeypatch, place):
 
 
 def test_a_fault_of_our_own_is_one_sentence_too_and_no_finding(cli, monkeypatch):
-    def broken(_):
-        raise KeyError("rows")
+    for fault, said in ((KeyError("rows"), "KeyError: 'rows'"), (KeyError(), "KeyError: no message")):
 
-    monkeypatch.setattr(Run, "load", broken)
-    assert cli("report", "run") == (2, "", "dsmla-bench: stopped by KeyError: 'rows'; see where with --debug\n")
+        def broken(_, fault=fault):
+            raise fault
+
+        monkeypatch.setattr(Run, "load", broken)
+        assert cli("report", "run") == (2, "", f"dsmla-bench: stopped by {said}; see where with --debug\n")
 
 
 # Quiet
@@ -151,16 +155,34 @@ def test_quiet_leaves_results_warnings_and_mistakes(cli, tmp_path):
     assert cli("--quiet", "report", "nowhere")[2].startswith("dsmla-bench: nowhere: ")
 
 
-def test_quiet_silences_remarks_and_progress(capsys, monkeypatch):
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+@pytest.mark.parametrize("terminal", [True, False])
+def test_quiet_silences_remarks_and_progress(capsys, monkeypatch, terminal):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    monkeypatch.setattr("dsmla_bench.cli.progress.INTERVAL_S", 0)
     monkeypatch.setenv("TERM", "xterm")
     with invocation() as settings:
-        assert not progress_bar().disable
-        say("loud")
         settings.quiet = True
-        assert progress_bar().disable
         say("quiet")
-    assert capsys.readouterr().err == "dsmla-bench: loud\n"
+        assert list(counted("ab", 2)) == ["a", "b"]
+        assert capsys.readouterr().err == ""
+        settings.quiet = False
+        say("loud")
+        assert list(counted("ab", 2)) == ["a", "b"]
+        err = ESCAPE.sub("", capsys.readouterr().err)
+    assert err.startswith("dsmla-bench: loud\n")
+    assert ("2/2" if terminal else "dsmla-bench: 2 of 2 (100%), about 0.0 minutes left: b\n") in err
+
+
+def test_a_log_gets_a_line_of_progress_every_30_seconds(capsys):
+    seconds = iter(range(0, 1000, 20))
+    tell = Lines(total=400, done=100, clock=lambda: next(seconds))
+    for number in range(1, 7):
+        tell(f"case {number}")
+    assert capsys.readouterr().err.splitlines() == [
+        "dsmla-bench: 102 of 400 (26%), about 99.3 minutes left: case 2",
+        "dsmla-bench: 104 of 400 (26%), about 98.7 minutes left: case 4",
+        "dsmla-bench: 106 of 400 (26%), about 98.0 minutes left: case 6",
+    ]
 
 
 # Terminals

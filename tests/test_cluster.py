@@ -2,6 +2,7 @@
 
 import json
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -65,6 +66,19 @@ def test_cases_go_to_nodes_of_their_architecture_and_run_this_very_package(kerne
     assert all("py_modules" in path for path in code), f"not what was sent but {code}"
 
 
+def test_a_node_may_name_its_gpus_by_uuid_and_have_slices_of_them(kernels, add_node, tmp_path):
+    """Ray passes on what CUDA_VISIBLE_DEVICES says, so that such a GPU has no index."""
+    for name in ("GPU-5c0e", "MIG-77a1"):
+        add_node(name, "sm120", CUDA_VISIBLE_DEVICES=f"{name}-0")
+    code, out, err = kernels("--arch", "sm120", "--dry-run")
+    assert (code, "device GPU-5c0e-0 of node " in out, "device MIG-77a1-0 of node " in out) == (0, True, True), err
+    code, _, err = kernels("--arch", "sm120")
+    assert code == 0, err
+    rows = the_run(tmp_path).rows()
+    assert (counted(the_run(tmp_path)), set(rows["device_uuid"])) == (once_each("sm120"), {"GPU-5c0e-0", "MIG-77a1-0"})
+    assert rows["device_index"].isna().all()
+
+
 def test_a_killed_worker_process_costs_nothing_and_is_said(kernels, tmp_path):
     axes = Axes(("write",), ("fp8:per_tensor",), ("triton",), (2,))
     victims = [expand(axes, Architecture.parse(arch))[0].row_id for arch in ("sm90", "sm100")]
@@ -96,6 +110,25 @@ def test_the_unfinished_cases_of_a_node_that_dies_run_elsewhere(kernels, ray_clu
     assert f"is lost; other devices take over {loss['unfinished']} measurements" in err
 
 
+def test_a_process_that_is_being_started_again_is_given_up_at_once_when_the_sweep_is_interrupted(
+    ray_cluster, add_node, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    add_node("delta", "sm120", FAKE_HANG=str(tmp_path / "hang"))
+    opened = clusters.Cluster(ray_cluster.address, "fake_machine", "dsmla_bench.bench.workers:Workers", ())
+    (seat,) = (seat for seat in opened.seats if seat.gpu.arch == "sm120")
+    lane, answers = clusters.ClusterLane(opened, seat), queue.SimpleQueue()
+    (tmp_path / "hang").touch()
+    threading.Thread(target=lambda: answers.put(lane.restart()), daemon=True).start()
+    time.sleep(2)  # its new process is there by now, and says nothing
+    for _ in range(20):  # as whoever waits for a lane's thread does
+        lane.interrupt()
+        time.sleep(0.05)
+    restarted = answers.get(timeout=clusters.RESTART_TIMEOUT_S / 4)
+    opened.close()
+    assert not restarted
+
+
 def test_a_sweep_that_was_cut_short_is_gone_on_with(kernels, tmp_path):
     kernels("--arch", "sm100")
     whole = the_run(tmp_path)
@@ -106,6 +139,22 @@ def test_a_sweep_that_was_cut_short_is_gone_on_with(kernels, tmp_path):
     assert (code, "holds 9 of 48 measurements" in err) == (0, True)
     assert counted(Run.load(whole.path)) == once_each("sm100")
     assert len((tmp_path / "log").read_text().splitlines()) == len(log) + len(lines) - 9
+
+
+def test_a_sweep_that_is_gone_on_with_on_another_node_lists_the_gpus_of_both(kernels, ray_cluster, add_node, tmp_path):
+    first = add_node("delta", "sm120")
+    kernels("--arch", "sm120")
+    whole = the_run(tmp_path)
+    lines = (whole.path / "rows.jsonl").read_text().splitlines(keepends=True)
+    (whole.path / "rows.jsonl").write_text("".join(lines[:9]))
+    ray_cluster.remove_node(first, allow_graceful=False)
+    add_node("epsilon", "sm120")
+    code, _, err = kernels("--arch", "sm120", "--resume", whole.path)
+    assert code == 0, err
+    run = the_run(tmp_path)
+    assert counted(run) == once_each("sm120")
+    assert [device["uuid"] for device in run.manifest["devices"]] == ["delta-0", "epsilon-0"]
+    assert all(device["calibration"]["floor_us"] > 0 for device in run.manifest["devices"])
 
 
 def test_an_architecture_that_no_node_has_is_refused_by_name_before_anything_starts(kernels, tmp_path):

@@ -15,7 +15,7 @@ from processes import compiling_environment, run_python
 
 from dsmla_bench.cli import app
 from dsmla_bench.cli.common import recorded, without_credentials
-from dsmla_bench.cli.options_file import RUNS_CODE
+from dsmla_bench.cli.options_file import OVERWRITES, RUNS_CODE
 from dsmla_bench.cli.settings import invocation, own_options
 from dsmla_bench.results import Run
 
@@ -68,8 +68,14 @@ def test_a_named_file_takes_the_place_of_the_one_in_the_folder(cli, tmp_path, mo
     (tmp_path / FILE).write_text("this is no TOML")
     (tmp_path / "other.toml").write_text("[kernels]\nseed = 5\n")
     assert dumped(cli, "kernels", "--config", "other.toml")[0]["kernels"]["seed"] == 5
+    for command in (["accuracy", "reference"], ["history", "list", "--store", "x"]):
+        assert cli(*command, "--config", "other.toml", "--dump-config")[0] == 0
+        assert cli(*command, "--config=other.toml", "--dump-config")[0] == 0
+        assert cli(*command, "--dump-config")[0] == 2, "what lies there is read else"
     monkeypatch.setenv("DSMLA_BENCH_CONFIG", "other.toml")
     assert dumped(cli, "kernels")[0]["kernels"]["seed"] == 5
+    (tmp_path / "third.toml").write_text("[kernels]\nseed = 6\n")
+    assert dumped(cli, "--config", "third.toml", "kernels")[0]["kernels"]["seed"] == 6
 
 
 def test_options_of_every_command_stand_before_or_behind_it(cli):
@@ -94,7 +100,8 @@ def test_what_is_dumped_is_a_file_that_gives_the_same_options(cli, tmp_path, pat
     needed = NEEDED.get(".".join(path), [])
     _, out, _ = cli(*path, *needed, "--dump-config")
     (tmp_path / FILE).write_text(out)
-    code, again, err = cli(*path, *[word for word in needed if word in ("base", "head", "run")], "--dump-config")
+    words = [word for word in needed if word in ("base", "head", "run")]
+    code, again, err = cli(*path, *words, "--config", FILE, "--dump-config")
     assert (code, err) == (0, "")
     assert tomllib.loads(again) == tomllib.loads(out)
     for key, option in own_options(dict(commands())[path]).items():
@@ -162,6 +169,22 @@ def test_a_file_that_only_lies_there_cannot_make_code_of_others_run(cli, tmp_pat
     )
     code, out, _ = cli(*path, "--config", FILE, "--dump-config")
     assert (code, f"\n{key} = " in out) == (0, True)
+
+
+@pytest.mark.parametrize("name", sorted(OVERWRITES))
+def test_a_file_that_only_lies_there_cannot_overwrite_files(cli, tmp_path, name):
+    command, key = name.split(".")
+    arguments = [command, *NEEDED.get(command, [])]
+    arguments = arguments[: arguments.index("--out")] if "--out" in arguments else arguments
+    (tmp_path / FILE).write_text(f"[{command}]\n{key} = 'precious.md'\n")
+    code, _, err = cli(*arguments, "--dump-config")
+    assert (code, f"[{command}] {key} overwrites files, which a file that only lies here may not ask for" in err) == (
+        2,
+        True,
+    )
+    assert cli(*arguments, "--config", FILE, "--dump-config")[0] == 0
+    (tmp_path / FILE).unlink()
+    assert cli(*arguments, f"--{key}", "mine.md", "--dump-config")[0] == 0
 
 
 def test_every_option_that_runs_code_is_known_to_do_so():

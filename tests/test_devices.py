@@ -12,11 +12,11 @@ from pathlib import Path
 
 import fake_machine
 import pytest
-from builders import case, timed
+from builders import case, refused, timed
 from scripted_sweeps import follow_script, the_run
 
-from dsmla_bench.bench import fleet, manifest
-from dsmla_bench.bench.cases import Axes, expand, inputs_key
+from dsmla_bench.bench import fleet, in_threads, manifest
+from dsmla_bench.bench.cases import Axes, expand
 from dsmla_bench.bench.gpus import Gpu
 from dsmla_bench.bench.spread import comparison_groups, seconds_of, spread
 from dsmla_bench.bench.worker import Worker, WorkerConfig
@@ -26,6 +26,7 @@ from dsmla_bench.kernels.formats import default_formats
 from dsmla_bench.kernels.operations import all_operations
 from dsmla_bench.reports.run_facts import run_facts
 from dsmla_bench.results import Run
+from dsmla_bench.rows import inputs_key
 from dsmla_bench.summary import summarise_all
 
 TESTS = Path(__file__).parent
@@ -167,6 +168,23 @@ def test_a_row_of_two_gpus_is_suspect():
     assert row.suspicion == "measured with 2 different values of device_uuid"
 
 
+def test_of_rows_that_are_compared_those_of_another_gpu_than_most_are_suspect():
+    places = {"reference": "here-0", "triton": "here-1", "vllm": "here-1"}
+    compared = [timed(case(provider=provider), 9.0, device_uuid=uuid) for provider, uuid in places.items()]
+    others = [timed(case(tokens=1, provider=provider), 9.0, device_uuid="here-0") for provider in places]
+    never_timed = refused(case(provider="flashinfer"), "skipped", "it has no write", device_uuid="here-2")
+    rows = summarise_all([*compared, never_timed, *others])
+    assert [(row.provider, row.tokens, row.suspicion) for row in rows if row.suspect] == [
+        ("reference", 128, "measured on another device than the rows that it is compared with")
+    ]
+
+
+def test_of_two_rows_on_two_gpus_the_one_that_came_later_is_suspect():
+    places = {"triton": "here-0", "vllm": "here-1"}
+    rows = summarise_all([timed(case(provider=name), 9.0, device_uuid=uuid) for name, uuid in places.items()])
+    assert [row.provider for row in rows if row.suspect] == ["vllm"]
+
+
 def test_a_sweep_of_two_devices_is_resumed_on_the_same_ones_only(kernels, tmp_path):
     kernels("--devices", "all")
     whole = the_run(tmp_path)
@@ -181,7 +199,10 @@ def test_a_sweep_of_two_devices_is_resumed_on_the_same_ones_only(kernels, tmp_pa
     places = [rows.set_index("row_id")["device_uuid"].to_dict() for rows in (run.rows(), whole.rows())]
     assert places[0] == places[1]
     code, _, err = kernels("--devices", "0", "--resume", whole.path)
-    assert (code, "devices is {'sm90': ['here-0']} now and was {'sm90': ['here-0', 'here-1']}" in err) == (2, True)
+    expected = (
+        "was measured with devices sm90 here-0,here-1 and cannot go on with devices sm90 here-0; go on as it began"
+    )
+    assert (code, expected in err) == (2, True)
 
 
 def test_a_worker_that_dies_costs_its_row_on_its_device_only(kernels, tmp_path):
@@ -190,6 +211,19 @@ def test_a_worker_that_dies_costs_its_row_on_its_device_only(kernels, tmp_path):
     rows = the_run(tmp_path).rows().set_index("row_id")
     assert (code, rows.loc[victim, "status"], (rows["status"] != "ok").sum()) == (1, "runtime_error", 1)
     assert rows.loc[victim, "device_uuid"] in ("here-0", "here-1")
+
+
+@pytest.mark.parametrize("kind", ["GPU", "MIG"])
+def test_devices_may_be_named_by_uuid(kernels, tmp_path, monkeypatch, kind):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"{kind}-7-2,{kind}-7-0")
+    code, _, err = kernels("--devices", "all", gpus=f"{kind}-7:sm90,sm90,sm90")
+    assert code == 0, err
+    rows = the_run(tmp_path).rows()
+    assert {tuple(row) for row in rows[["device_index", "device_uuid"]].to_numpy()} == {
+        (0, f"{kind}-7-2"),
+        (1, f"{kind}-7-0"),
+    }
+    assert set(rows["status"]) == {"ok"}
 
 
 def test_a_dry_run_says_who_would_measure_what(kernels, tmp_path):
@@ -307,6 +341,19 @@ def test_others_take_over_what_a_lost_device_lacks(tmp_path):
     ]
 
 
+def test_a_comparison_that_lies_on_two_devices_after_a_loss_is_marked_with_one_process_too(tmp_path):
+    """Each row is of one device then, and none of them looks wrong by itself."""
+    cases = default_cases()[:60]
+    run, _ = flown(tmp_path, [ScriptedLane(GPUS[0], lost=[7]), ScriptedLane(GPUS[1])], cases, processes=1)
+    places = {m.case: m.facts["device_uuid"] for m in run.measurements}
+    split = [group for group in comparison_groups(cases) if len({places[case] for case in group}) > 1]
+    assert len(split) == 1, "the seventh case is not the last of its group"
+    suspects = {row.row_id for row in run.summaries() if row.suspect}
+    trusted = [case for case in cases if case.row_id not in suspects]
+    assert all(len({places[case] for case in group}) == 1 for group in comparison_groups(trusted))
+    assert suspects < {case.row_id for case in split[0]}
+
+
 def test_a_device_that_can_be_started_again_keeps_its_cases(tmp_path):
     cases = default_cases()[:30]
     run, said = flown(tmp_path, [ScriptedLane(GPUS[0], lost=[3, 9], restarts=2), ScriptedLane(GPUS[1])], cases)
@@ -360,6 +407,58 @@ def test_a_lane_that_cannot_be_closed_is_an_error_and_nobody_waits_for_it_for_ev
     threading.Thread(target=measure, daemon=True).start()
     assert ended.get(timeout=30) == "its node does not answer"
     assert len(run.measurements) == 6
+
+
+class Waiting(ScriptedLane):
+    """A lane that answers its first question and waits in the next one until it is interrupted."""
+
+    def __init__(self, gpu, interrupting=None, **script):
+        super().__init__(gpu, **script)
+        self.interrupting, self.waits, self.interrupted = interrupting, threading.Event(), threading.Event()
+
+    def measure(self, case, process):
+        if self.calls:
+            self.waits.set()
+            self.interrupted.wait()
+        return super().measure(case, process)
+
+    def interrupt(self):
+        if self.interrupting is not None:
+            raise self.interrupting
+        self.interrupted.set()
+
+
+def test_a_lane_that_cannot_be_interrupted_keeps_no_other_one_running(tmp_path, monkeypatch):
+    monkeypatch.setattr(in_threads, "END_TIMEOUT_S", 0.5)
+    lost = ConnectionError("no way to its node")
+    lanes = [Waiting(GPUS[0], lost), Waiting(GPUS[1], ConnectionError("nor to this one")), Waiting(GPUS[2])]
+    run, cases = Run.create(tmp_path / "runs", {}), default_cases()[:60]
+    measurements = fleet.Fleet(run, lanes, spread(cases, GPUS[:3]), 1, seed=0).measurements()
+    next(measurements)
+    assert all(lane.waits.wait(timeout=30) for lane in lanes)
+    with (
+        pytest.warns(UserWarning, match="2 of 3 workers did not answer within 0.5 s and are left behind"),
+        pytest.raises(ConnectionError, match="no way to its node"),
+    ):
+        measurements.close()
+    assert lanes[2].interrupted.is_set()
+    for lane in lanes:
+        lane.interrupted.set()  # those left behind go on, and write nothing any more
+    assert len(run.measurements) <= 3
+
+
+def test_what_went_wrong_first_is_raised_and_not_what_went_wrong_in_ending_it(tmp_path, monkeypatch):
+    class Broken(ScriptedLane):
+        def measure(self, case, process):
+            lanes[1].waits.wait(timeout=30)
+            raise OSError("no space left")
+
+    monkeypatch.setattr(in_threads, "END_TIMEOUT_S", 0.5)
+    lanes = [Broken(GPUS[0]), Waiting(GPUS[1], ConnectionError("no way to its node"))]
+    run, cases = Run.create(tmp_path / "runs", {}), default_cases()[:20]
+    with pytest.warns(UserWarning, match="1 of 2 workers"), pytest.raises(OSError, match="no space left"):
+        list(fleet.Fleet(run, lanes, spread(cases, GPUS[:2]), 1, seed=0).measurements())
+    lanes[1].interrupted.set()
 
 
 def test_after_a_row_that_could_not_be_written_no_lane_writes_behind_what_is_left_of_it(tmp_path, monkeypatch):

@@ -51,15 +51,19 @@ BASES, HEADS = (
     ("runs/B", "runs/HEAD", "examples/ab/planted/head"),
 )
 """Names of runs in the documents' commands. Whatever they hold there, here it is one of two small runs."""
+LIBRARIES = ("wheels/_C_stable_libtorch.abi3.so", "vllm/_flashmla_C.abi3.so")
 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory):
-    """A folder that has what the documents' commands name: runs, and a history of one of them."""
+    """A folder that has what the documents' commands name: runs, a history of one of them, and operators' libraries."""
     folder = tmp_path_factory.mktemp("scene")
     runs = dict.fromkeys(BASES, "base") | dict.fromkeys(HEADS, "head")
     for name, side in runs.items():
         shutil.copytree(ROOT / "examples" / "ab" / "planted" / side, folder / name)
+    for name in LIBRARIES:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("no library, so that its rows are skipped")
     added = CliRunner().invoke(app, ["history", "add", str(folder / "RUN"), "--store", str(folder / "history")])
     assert added.exit_code == 0, added.output
     return folder

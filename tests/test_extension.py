@@ -34,7 +34,7 @@ def sweep(packages):
 def test_a_format_of_another_package_is_listed(packages):
     done = run_command("formats", path=[packages])
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    assert "toy v1 (default) 1152 73728 1 64 bf16 RoPE | 512 bf16 NoPE sm90+" in lines
+    assert "toy v1 (default) 1152 73728 1 sm90+ 64 bf16 RoPE | 512 bf16 NoPE" in lines
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -79,24 +79,52 @@ def test_a_provider_of_another_package_has_rows_and_reasons(sweep):
     assert gather["reason"] == "toy_kernels has no gather"
 
 
+BROKEN = "raise RuntimeError('built for another torch\\nin two lines')"
+MEND = "mend or uninstall the package that has it"
+
+
+def found(kind):
+    """Looks for formats or providers; the registry of formats is cached, and this looks anew and leaves it alone."""
+    return all_formats.__wrapped__() if kind == "formats" else load_providers({})
+
+
 @pytest.mark.parametrize(
-    ("value", "copies", "message"),
+    ("kind", "value", "message"),
     [
-        ("toy_format:FORMATS", 2, "two formats are called toy:v1; a format's name must be unique"),
-        ("toy_format:TOY", 1, "entry point 'toy_format:TOY' of dsmla_bench.formats must be a tuple, found CacheFormat"),
-        ("toy_provider:PROVIDERS", 2, "two providers are called toy_kernels; a provider's name must be unique"),
+        ("formats", "toy_format:FORMATS", "two formats are called toy:v1; a format's name must be unique"),
         (
-            "toy_provider:ToyProvider",
-            1,
-            "entry point 'toy_provider:ToyProvider' of dsmla_bench.providers must be a tuple, found type",
+            "providers",
+            "toy_provider:PROVIDERS",
+            "two providers are called toy_kernels; a provider's name must be unique",
         ),
     ],
 )
-def test_what_cannot_be_added_is_refused_in_a_sentence(tmp_path, monkeypatch, value, copies, message):
-    kind = "formats" if value.startswith("toy_format") else "providers"
-    for number in range(copies):
-        install(tmp_path, f"package{number}", {f"dsmla_bench.{kind}": value})
+def test_a_name_that_two_packages_have_is_refused(tmp_path, monkeypatch, kind, value, message):
+    for package in ("first", "second"):
+        install(tmp_path, package, {f"dsmla_bench.{kind}": value})
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        # The registry of formats is cached; __wrapped__ looks anew and leaves the cache alone.
-        all_formats.__wrapped__() if kind == "formats" else load_providers({})
+        found(kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "what"),
+    [
+        ("formats", "toy_format:TOY", "must be a tuple, found CacheFormat"),
+        ("formats", "toy_provider:PROVIDERS", "must hold CacheFormat values only, found type"),
+        ("formats", "toy_broken:FORMATS", f"cannot be loaded (RuntimeError: built for another torch); {MEND}"),
+        ("providers", "toy_provider:ToyProvider", "must be a tuple, found type"),
+        (
+            "providers",
+            "toy_provider:NONE",
+            f"cannot be loaded (AttributeError: module 'toy_provider' has no attribute 'NONE'); {MEND}",
+        ),
+    ],
+)
+def test_an_entry_point_that_cannot_be_used_is_refused_in_a_sentence(tmp_path, monkeypatch, kind, value, what):
+    install(tmp_path, "package", {f"dsmla_bench.{kind}": value})
+    (tmp_path / "toy_broken.py").write_text(BROKEN)
+    monkeypatch.syspath_prepend(tmp_path)
+    message = f"entry point {value!r} of dsmla_bench.{kind} {what}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        found(kind)

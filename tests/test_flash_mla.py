@@ -5,7 +5,6 @@ package is a module with the interface of FlashMLA's own.
 """
 
 import hashlib
-import importlib.util
 import inspect
 import sys
 from importlib.machinery import ModuleSpec
@@ -13,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from plugins import hide
 
 from dsmla_bench.bench import cases
 from dsmla_bench.bench.cases import Axes, expand
@@ -92,9 +92,7 @@ def test_other_operations_are_not_its_own(provider):
 
 
 def test_without_flash_mla_the_reason_says_what_to_do(monkeypatch):
-    find = importlib.util.find_spec
-    hidden = ("flash_mla", "vllm")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in hidden else find(name))
+    hide(monkeypatch, "flash_mla", "vllm")
     reason = load_providers({})["flash_mla"].why_not(DECODE, FP8, SM90)
     assert reason == (
         "FlashMLA is not installed; install flash_mla or vLLM, or give the compiled operators with --flash-mla-library"
@@ -264,6 +262,22 @@ def test_a_package_that_does_not_read_the_format_is_refused(monkeypatch):
     own = install(monkeypatch, decode_function()[1])
     reason = "the installed flash_mla does not read nvfp4_ds_mla; vLLM's copy of FlashMLA does"
     assert own.why_not(DECODE, NVFP4, SM100) == reason
+
+
+def test_without_a_package_the_operator_of_an_installed_vllm_is_taken(calls, monkeypatch):
+    hide(monkeypatch, "flash_mla")
+    package = ModuleType("vllm")
+    package.__spec__ = ModuleSpec("vllm", None)
+    monkeypatch.setitem(sys.modules, "vllm", package)
+    monkeypatch.setitem(sys.modules, "vllm._flashmla_C", ModuleType("vllm._flashmla_C"))
+    monkeypatch.setattr(flash_mla, "installed_version", {"vllm": "0.33.0"}.get)
+    provider = load_providers({})["flash_mla"]
+    assert (provider.why_not(DECODE, FP8, SM90), provider.version()) == (None, "0.33.0")
+    provider.bind(DECODE, FP8, inputs_of(64, 64), SM90)()
+    assert len(calls) == 2
+    monkeypatch.setitem(sys.modules, "vllm._flashmla_C", None)
+    reason = load_providers({})["flash_mla"].why_not(DECODE, FP8, SM90)
+    assert reason.startswith("the installed vLLM's FlashMLA cannot be imported (ModuleNotFoundError: ")
 
 
 def test_a_library_goes_before_the_package(provider, calls, monkeypatch):

@@ -6,13 +6,13 @@ their arguments, so that a wrong one gives a wrong result.
 """
 
 import dataclasses
-import importlib.util
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 import pytest
 import torch
+from plugins import hide
 
 from dsmla_bench.bench import cases
 from dsmla_bench.bench.cases import Axes, expand
@@ -345,8 +345,7 @@ def test_without_flashinfer_the_reason_says_what_to_do(provider, monkeypatch):
     assert provider.version() == "0.6.18"
     monkeypatch.setitem(sys.modules, "flashinfer.mla", None)
     assert why_not().startswith("the installed FlashInfer cannot be imported (ModuleNotFoundError: ")
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "flashinfer" else find(name))
+    hide(monkeypatch, "flashinfer")
     assert why_not() == "FlashInfer is not installed; install flashinfer-python"
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from caches import geometry_of
+from caches import geometry_of, hex_of
 
 from dsmla_bench.kernels.arch import KNOWN, Architecture
 from dsmla_bench.kernels.formats import Geometry, all_formats, get_format
@@ -18,10 +18,6 @@ SIZES = {
     "sglang_nvfp4_416": 416,
 }
 PADDED_PAGES = {"dsv4_584": 37440}
-
-
-def hex_of(data: torch.Tensor) -> str:
-    return " ".join(f"{int(byte):02X}" for byte in data.flatten())
 
 
 def rows_of(key: str, kv_c: list[float], device: torch.device, k_pe: list[float] = (), scale: float | None = None):

@@ -395,7 +395,7 @@ def test_an_odd_width_of_rope_is_refused():
     [
         ({"positions": torch.tensor([0, 32, 0, 0, 0])}, "positions must be from 0 to 31, found 0 to 32"),
         ({"slot_mapping": torch.tensor([0, 8, -1, 1, 2])}, r"slot_mapping\[1\] is 8, but the cache has slots 0 to 7"),
-        ({"index_slot_mapping": torch.tensor([0, 9, -1, 1, 2])}, r"slot_mapping\[1\] is 9"),
+        ({"index_slot_mapping": torch.tensor([0, 9, -1, 1, 2])}, r"^index_slot_mapping\[1\] is 9"),
     ],
 )
 def test_values_out_of_range_are_refused_on_request(device, change, message):

@@ -207,6 +207,10 @@ def arguments(**change):
         ),
         ({"workspace": torch.zeros(9, 576)}, r"workspace must be torch.bfloat16 \[n, 576\], found torch.float32"),
         (
+            {"workspace": torch.zeros(576).bfloat16().expand(9, 576)},
+            "workspace rows must not overlap, found row stride 0",
+        ),
+        (
             {"block_table": torch.zeros(2, 2, dtype=torch.int64)},
             r"block_table must be torch.int32 \[n, any\], found torch.int64",
         ),
@@ -237,8 +241,16 @@ def test_what_cannot_be_right_is_refused_before_a_launch(change, message):
     assert torch.equal(given["workspace"], before)
 
 
-def test_right_input_passes_the_check(device):
-    given = {name: tensor.to(device) for name, tensor in arguments().items()}
+EMPTY_REQUEST = {
+    "block_table": torch.tensor([[9, -1], [0, 1], [2, 0]], dtype=torch.int32),
+    "workspace_starts": torch.tensor([0, 0, 5]),
+}
+"""The pages of the first one are not in the cache."""
+
+
+@pytest.mark.parametrize("change", [{}, EMPTY_REQUEST], ids=["requests of 5 and 4", "an empty one before them"])
+def test_right_input_passes_the_check(device, change):
+    given = {name: tensor.to(device) for name, tensor in arguments(**change).items()}
     cp_gather_and_upconvert(get_format("nvfp4_ds_mla"), **given, check_values=True)
 
 

@@ -115,6 +115,13 @@ def test_rows_of_several_gpus_keep_their_own(store):
     }
 
 
+def test_rows_of_a_cluster_have_the_driver_of_their_own_node(store, tmp_path):
+    devices = [{**MANIFEST["device"], "uuid": f"GPU-{number}", "driver": f"580.{number}"} for number in range(2)]
+    rows = [timed(case(tokens=number + 1), 5.0, device_uuid=f"GPU-{number}") for number in range(2)]
+    store.add(run_of(tmp_path, rows, device=devices[0], devices=devices))
+    assert store.frame().set_index("device_uuid")["driver"].to_dict() == {"GPU-0": "580.0", "GPU-1": "580.1"}
+
+
 def test_errors_are_kept_beside_rows_with_a_key_of_their_axes(store, tmp_path):
     errors = pd.DataFrame({"format": ["fp8"] * 2, "part": ["NoPE", "RoPE"], "sigma": 1.0, "rel_l2": [0.02, 0.03]})
     run = Run.create(tmp_path, {**MANIFEST, "kind": "error", "seed": 3})
@@ -268,7 +275,8 @@ def test_any_fsspec_url_is_a_store_and_what_was_acknowledged_survives_a_failing_
     assert len(acknowledged) == len(History(url).frame()) == 5
 
 
-@pytest.mark.parametrize("url", ["s4://bucket/history", "gopher://x", "github://x", "a://b", "://x"])
+@pytest.mark.parametrize("url", ["s4://bucket/history", "gopher://x", "github://x", "a://b", "://x", "..://x"])
+@pytest.mark.filterwarnings("error")
 def test_an_unknown_protocol_is_one_clear_sentence(url):
     with pytest.raises(PlaceError, match="cannot be opened"):
         History(url)
@@ -331,10 +339,23 @@ def test_list_shows_the_newest_runs(store):
 def test_check_fails_on_a_confirmed_regression_only(store, size, code, last):
     add_series(store.url, noisy_figures(np.random.default_rng(0), step(25, 19, size)))
     done = invoke("history", "check", "--store", store.url)
-    assert (done.exit_code, done.output.splitlines()[-1]) == (code, f"1 rows: {last}, 0 unusual")
+    assert (done.exit_code, done.output.splitlines()[-1]) == (code, f"1 row: {last}, 0 unusual")
     assert ("git bisect start" in done.output) == bool(code)
     found = json.loads(invoke("history", "check", "--store", store.url, "--json").output)
     assert [finding["kind"] for finding in found] == ["regression"] * code
+
+
+@pytest.mark.parametrize(("runs", "settled"), [(1, False), (5, False), (6, True)])
+def test_check_says_where_there_is_too_little_to_compare(store, runs, settled):
+    add_series(store.url, [8.0] * runs)
+    done = invoke("history", "check", "--store", store.url)
+    assert done.exit_code == 0
+    assert done.output == (
+        "1 row: 0 worse, 0 unusual\n"
+        if settled
+        else "Nothing settled: 1 row, all with too few figures to compare; a change shows in 6 runs of a time, in 2 of "
+        "what repeats exactly\n"
+    )
 
 
 def test_check_and_list_look_at_the_gpu_that_is_named(store):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from caches import POISON, geometry_of, pages_of, poisoned_cache, rows_in
+from caches import POISON, geometry_of, hex_of, pages_of, poisoned_cache, rows_in
 from plugins import install_project
 from processes import ABSENT, run_command
 
@@ -25,10 +25,6 @@ LAB = tuple(fmt for fmt in all_formats() if fmt.lab)
 V4 = get_format("dsv4_584")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NAN, INF = float("nan"), float("inf")
-
-
-def hex_of(data):
-    return " ".join(f"{int(byte):02X}" for byte in data.flatten())
 
 
 def row_of(key, tiles, tile, device, k_pe=None, scale=None):
@@ -308,7 +304,7 @@ def project(tmp_path_factory):
 def test_the_example_package_is_listed(project):
     done = run_command("formats", path=[project])
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    assert "my_format v1 (default) 580 37120 1.986 1 fp32 scale | 512 e4m3 NoPE | 64 e4m3 RoPE sm90+" in lines
+    assert "my_format v1 (default) 580 37120 1.986 sm90+ 1 fp32 scale | 512 e4m3 NoPE | 64 e4m3 RoPE" in lines
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -1,7 +1,6 @@
 """``dsmla-bench error --from-model``: the latents of every layer of a local model, and files of such latents."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from tiny_models import VOCABULARY, tiny
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from dsmla_bench.cli import main
 from dsmla_bench.evals.data import BLOCK_TOKENS
 from dsmla_bench.evals.data_files import open_file
 from dsmla_bench.evals.error_plan import ErrorPlan
@@ -49,20 +47,6 @@ def text(tmp_path):
     return path
 
 
-@pytest.fixture
-def cli(monkeypatch, capsys, tmp_path):
-    """Runs ``dsmla-bench error`` in an empty folder; returns exit code, standard output and standard error."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["dsmla-bench", "error", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return int(ended.value.code or 0), *capsys.readouterr()
-
-    return run
-
-
 def test_layers_are_what_the_model_caches_of_the_text(checkpoint, text):
     layers = ModelText(checkpoint, text).layers(600)
     ids = torch.tensor([3 + number % (VOCABULARY - 3) for number in range(1024)]).view(2, 512)
@@ -77,7 +61,17 @@ def test_layers_are_what_the_model_caches_of_the_text(checkpoint, text):
 
 def test_the_error_of_a_model_is_measured_and_reported_layer_by_layer(cli, checkpoint, text, tmp_path):
     code, out, err = cli(
-        "--from-model", checkpoint, "--text", text, "--tokens", 200, "--formats", "fp8,nvfp4_ds_mla", "--device", "cpu"
+        "error",
+        "--from-model",
+        checkpoint,
+        "--text",
+        text,
+        "--tokens",
+        200,
+        "--formats",
+        "fp8,nvfp4_ds_mla",
+        "--device",
+        "cpu",
     )
     assert code == 0, err
     assert "layer 0, 200 tokens" in out
@@ -87,8 +81,9 @@ def test_the_error_of_a_model_is_measured_and_reported_layer_by_layer(cli, check
     assert set(errors["data"]) == {"layer 0", "layer 1"}
     assert set(errors["kind"]) == {"model"}
     assert (errors["status"] == "ok").all()
-    written = write_report(Run.load(path), tmp_path / "report")
-    assert written
+    write_report(Run.load(path), tmp_path / "report")
+    report = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    assert all(f"### layer {layer}, 200 tokens" in report for layer in (0, 1))
 
 
 def test_a_model_reads_prose_of_ours_by_default_and_stands_beside_other_data(checkpoint):
@@ -133,7 +128,7 @@ def test_what_cannot_be_captured_is_refused_in_one_sentence(cli, capsys, checkpo
     if made == "bytes":
         text.write_bytes(b"\xff\xfe\x00")
     capsys.readouterr()
-    code, _, err = cli("--from-model", folder, "--text", text, "--formats", "nvfp4_ds_mla", "--tokens", 64)
+    code, _, err = cli("error", "--from-model", folder, "--text", text, "--formats", "nvfp4_ds_mla", "--tokens", 64)
     assert code == 2
     assert len(err.strip().splitlines()) == 1
     assert re.search(message, err), err

@@ -8,6 +8,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from caches import hex_of
 from triton.runtime import interpreter
 
 from dsmla_bench.kernels.formats import numerics
@@ -17,10 +18,6 @@ from dsmla_bench.kernels.formats.nvfp4_ds_mla import scale_codes
 from dsmla_bench.kernels.interpreter import is_interpreting
 
 ALL_BF16 = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(torch.bfloat16).float()
-
-
-def hex_of(codes: torch.Tensor) -> str:
-    return " ".join(f"{int(code):02X}" for code in codes.flatten())
 
 
 def test_e4m3_agrees_with_ml_dtypes_on_every_bf16_value(device):
@@ -100,6 +97,8 @@ def test_interpreter_converts_as_hardware_does_under_the_fixture():
     assert interpreter._convert_float(bits, tl.float32, tl.float8e4nv, None).tolist() == [0x70, 0x38, 0x7E]
     halfway = np.array([1.00390625, 1.01171875], dtype=np.float32).view(np.uint32)
     assert interpreter._convert_float(halfway, tl.float32, tl.bfloat16, None).tolist() == [0x3F80, 0x3F82]
+    with pytest.raises(NotImplementedError, match="no corrected conversion from fp32 to fp8e5; add it to"):
+        interpreter._convert_float(bits, tl.float32, tl.float8e5, None)
 
 
 MANTISSAS = torch.arange(0x3F800000, 0x40000000, dtype=torch.int32).view(torch.float32)

@@ -5,8 +5,6 @@ position and kind as it does for the real ones.
 """
 
 import dataclasses
-import importlib
-import importlib.util
 import itertools
 import sys
 from types import SimpleNamespace
@@ -14,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import triton
+from plugins import hide
 
 from dsmla_bench.bench.manifest import find_device
 from dsmla_bench.kernels.arch import Architecture
@@ -145,14 +144,9 @@ def test_vllm_knows_its_own_formats_and_operations_only(loaded):
     assert loaded.why_not(other, bf16, SM90) == "no vLLM operator is bound to scatter here"
 
 
-def hide_vllm(monkeypatch):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "vllm" else find(name))
-
-
 @EVERY_FORMAT
 def test_without_vllm_the_reason_says_what_to_do(monkeypatch, fmt):
-    hide_vllm(monkeypatch)
+    hide(monkeypatch, "vllm")
     provider = load_providers({})["vllm"]
     reasons = {provider.why_not(operation, fmt, Architecture(10, 0)) for operation in OPERATIONS}
     assert reasons == {"vLLM is not installed; install it, or give its compiled operators with --vllm-library"}
@@ -184,7 +178,7 @@ def test_a_library_without_the_operators_is_refused(loaded, monkeypatch):
             "ImportError: libcudart.so.13: cannot open",
         ),
         ("import torch; torch.a_name_of_another_version", "AttributeError: module 'torch' has no attribute"),
-        ("raise RuntimeError", "RuntimeError: no message"),
+        ("raise RuntimeError", "RuntimeError)"),
     ],
 )
 def test_an_installed_vllm_that_cannot_be_imported_costs_its_rows_only(tmp_path, monkeypatch, statement, what):

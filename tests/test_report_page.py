@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from dsmla_bench.cli import app
 from dsmla_bench.reports.measures import Measure
-from dsmla_bench.reports.page.layout import NARROW, WIDE, pieces
+from dsmla_bench.reports.page.layout import layouts
 from dsmla_bench.reports.pareto_plot import pareto_figure
 from dsmla_bench.reports.report import document_of, write_report
 from dsmla_bench.reports.tables import Column, Table
@@ -152,7 +152,7 @@ def test_the_summary_says_of_every_format_bytes_speed_error_and_accuracy(runs):
     assert found["write, 65536 tokens", "vllm µs"] == ["210", "54.7", "212", "skipped"]
     assert found["write, 65536 tokens", "triton floor %"] == ["82.7", "87.2", "90.1", "67.9"]
     assert found["write, 65536 tokens", "speed-up over vllm"] == ["4.88×", "1.71×", "7.17×", "–"]
-    decode = "decode, 128 tokens, heads 128, topk 2048, queries 1"
+    decode = "decode, 128 requests, heads 128, topk 2048, queries 1"
     assert found[decode, "flash_mla µs"] == ["548", "317", "280", "176"]
     assert (decode, "speed-up over reference") not in found
     assert found["error, normal sigma=1.0", "NoPE rel-L2"] == ["0", "0.0252", "0.0267", "0.0902"]
@@ -240,18 +240,17 @@ def test_a_format_that_another_beats_in_all_three_is_hollow():
 
 
 def test_a_table_is_cut_between_providers_and_every_piece_names_its_lines():
-    def column(group, name):
-        return Column(group, name, ("1000",))
-
-    providers = [column(f"provider {number}", name) for number in range(9) for name in ("µs", "GB/s", "floor %")]
-    table = Table("wide", (column("", "tokens"), *providers))
-    for width in (WIDE, NARROW):
-        made = pieces(table, width)
-        assert len(made) > 1
+    names = ("µs", "GB/s", "floor %")
+    providers = [Column(f"provider {number}", name, ("1000",)) for number in range(9) for name in names]
+    table = Table("wide", (Column("", "tokens", ("1000",), key=True), *providers))
+    (_, wide), (_, narrow) = layouts(table)
+    assert 1 < len(wide) < len(narrow)
+    for made in (wide, narrow):
         assert [name for piece in made for name in piece.columns[1:]] == providers
         assert all(piece.columns[0].name == "tokens" for piece in made)
         assert all((len(piece.columns) - 1) % 3 == 0 for piece in made)
-    assert pieces(Table("small", table.columns[:4]), NARROW) == [Table("small", table.columns[:4])]
+    small = Table("small", table.columns[:4])
+    assert layouts(small) == [("", [small])]
 
 
 # The page

@@ -6,7 +6,6 @@ import sys
 
 import pandas as pd
 import pytest
-import rich.console
 from builders import REVISIONS, case, compiled_sweep, h200_sweep, refused, run_of, timed
 from matplotlib.image import imread
 from typer.testing import CliRunner
@@ -18,12 +17,12 @@ from dsmla_bench.reports.kernel_frame import kernel_frame
 from dsmla_bench.reports.kernel_plots import gbps_figure, speed_up_figure, us_figure
 from dsmla_bench.reports.kernel_report import run_tables
 from dsmla_bench.reports.plots import picture
-from dsmla_bench.reports.renderings import to_csv, to_markdown, to_rich, to_text
+from dsmla_bench.reports.renderings import to_csv, to_markdown, to_terminal, to_text
 from dsmla_bench.reports.report import write_report
 from dsmla_bench.reports.sheet import spread
 from dsmla_bench.reports.static_plot import instructions_figure
 from dsmla_bench.reports.static_table import static_tables
-from dsmla_bench.reports.tables import kernel_tables, significant
+from dsmla_bench.reports.tables import Column, KernelTables, Table, kernel_tables, significant
 from dsmla_bench.results import RunError, rows_frame
 from dsmla_bench.summary import summarise
 
@@ -61,10 +60,10 @@ tokens          µs  GB/s  floor %    µs   GB/s  floor %        over vllm
  65536  incorrect      –        –  54.7   2170     51.0               –
 
 write · nvfp4_ds_mla
-        triton                vllm
-tokens     µs  GB/s  floor %   status
-     1     –      –        –  skipped
-  8192  6.60†  1870     44.0  skipped
+        triton
+tokens     µs  GB/s  floor %
+     1     –      –        –
+  8192  6.60†  1870     44.0
 
 floor %: the fastest this machine allows (an empty kernel, the bytes at a copy kernel's bandwidth,
   or a matrix product's rate) as a share of the time
@@ -155,8 +154,8 @@ def test_a_run_without_a_device_shows_what_the_compiler_said(tmp_path):
     run = run_of(tmp_path, compiled_sweep(), not_timed="this machine has no sm90 device")
     text = to_text(run_tables(run, run.rows()))
     assert text.startswith("Nothing was timed: this machine has no sm90 device\n")
-    assert "tokens  registers  spilled B  shared B  floor µs   status\n" in text
-    assert "    24.7  skipped\n" in text
+    assert "tokens  registers  spilled B  shared B  floor µs\n" in text
+    assert "    24.7\n" in text
     assert "skipped: vllm fp8_ds_mla:pow2 (write, gather; 10 rows): needs a CUDA device\n" in text
     assert "GB/s" not in text
 
@@ -172,24 +171,59 @@ def test_architectures_that_were_only_compiled_stand_beside_timed_ones():
     assert "compiled: triton fp8_ds_mla:pow2 (write; 1 row): no sm100 device" in tables.reasons
 
 
+def test_a_provider_that_serves_nothing_in_a_table_is_in_the_reasons_alone():
+    """What failed keeps its column: that it is there is the finding."""
+    rows = [timed(case(), 2.0), refused(case(provider="vllm"), "skipped", "needs sm_100")]
+    rows.append(refused(case(provider="flash_mla"), "runtime_error", "boom"))
+    tables = kernel_tables(rows_of(*rows))
+    assert {column.group for column in tables.tables[0].columns} == {"", "triton", "flash_mla"}
+    assert "skipped: vllm fp8_ds_mla:pow2 (write; 1 row): needs sm_100" in tables.reasons
+
+
 def test_rows_that_were_all_refused_still_make_a_table():
     tables = kernel_tables(rows_of(refused(case(), "timeout", "60 s passed")))
     assert tables.headline == "Nothing was timed: no row is ok (1 timeout)."
     assert tables.tables[0].columns[1].cells == ("timeout",)
 
 
+@pytest.mark.parametrize(
+    ("groups", "width", "heads"),
+    [
+        ("AABBC", 34, ["key  a1  a2  b3  b4  c5"]),
+        ("AABBC", 20, ["key  a1  a2  b3  b4", "key  c5"]),
+        ("AABBC", 15, ["key  a1  a2", "key  b3  b4  c5"]),  # a group stays whole
+        ("AAABC", 14, ["key  a1  a2", "key  a3  b4", "key  c5"]),  # but one that does not fit by itself
+        ("AABBC", 6, []),
+    ],
+)
+def test_a_table_is_cut_between_groups_and_every_piece_has_the_key(groups, width, heads):
+    names = [f"{group.lower()}{number}" for number, group in enumerate(groups, 1)]
+    columns = [Column(group, name, ("10",)) for group, name in zip(groups, names, strict=True)]
+    table = Table("t", (Column("", "key", ("one",), numeric=False, key=True), *columns))
+    lines = to_text(KernelTables("", "", (table,), (), ()), width).splitlines()
+    assert [line for line in lines if line.startswith("key")] == heads
+    if not heads:
+        assert lines[1] == "one"
+
+
+def test_a_piece_of_a_table_has_no_lines_of_dashes():
+    cells = {"a": ("1", "–", "–"), "b": ("–", "2", "–")}
+    columns = [Column("", name, column) for name, column in cells.items()]
+    table = Table("t", (Column("", "key", ("one", "two", "six"), numeric=False, key=True), *columns))
+    whole, cut = (to_text(KernelTables("", "", (table,), (), ()), width) for width in (11, 8))
+    assert whole == "t\nkey  a  b\none  1  –\ntwo  –  2\nsix  –  –\n"
+    assert cut == "t\nkey  a\none  1\n\nkey  b\ntwo  2\n"
+
+
 @pytest.mark.parametrize("width", [None, 120, 60, 46, 24])
 def test_no_width_cuts_a_number_short(width):
     tables = kernel_tables(rows_frame(map(summarise, zip(h200_sweep()))), default_revisions=REVISIONS)
-    console = rich.console.Console(width=width or 500, file=io.StringIO())
-    for table in to_rich(tables, width):
-        console.print(table)
-    cells = {cell for table in tables.tables for column in table.columns for cell in column.cells}
-    for text in (to_text(tables, width), console.file.getvalue()):
-        assert cells <= set(" ".join(text.replace(",", " ").split()).split(" "))
-        assert "…" not in text
+    text = to_text(tables, width)
+    shown = set(text.replace(",", " ").split())
+    assert {cell for table in tables.tables for column in table.columns for cell in column.cells} - {"–"} <= shown
+    assert text == "".join(f"{line.plain}\n" for line in to_terminal(tables, width))
     if width and width >= 46:
-        assert max(map(len, to_text(tables, width).splitlines())) <= width
+        assert max(map(len, text.splitlines())) <= width
 
 
 @pytest.mark.parametrize(
@@ -288,9 +322,9 @@ def test_axes_that_only_some_operations_have_lead_the_lines_of_their_tables():
     ]
     assert [(column.name, column.cells) for column in decode.columns[:2]] == [
         ("heads", ("16", "16", "128", "128")),
-        ("tokens", ("1", "8", "1", "8")),
+        ("requests", ("1", "8", "1", "8")),
     ]
-    assert "topk 2048, queries 1" in decode.title
+    assert decode.title.endswith("(topk 2048, queries 1, page order shuffled)")
     assert (fused.columns[0].name, fused.columns[0].cells) == ("variant", ("indexer", "no-indexer"))
     assert {column.name for column in write.columns} == {"tokens", "µs", "GB/s", "floor %"}
     assert "heads" not in tables.common

@@ -153,6 +153,24 @@ def test_what_is_no_run_says_so(tmp_path):
         Run.load(run.path)
 
 
+@pytest.mark.parametrize("ended_at", [None, "2999-01-01T00:00:00+00:00"], ids=["new", "resumed"])
+def test_a_run_ends_after_it_began_and_ended_before_whatever_the_clock_was_set_back_to(tmp_path, ended_at):
+    """A history tells the later of two states of a run by when it ended."""
+    run = Run.create(tmp_path, {"started_at": "2998-12-31T23:59:59+00:00", "ended_at": ended_at})
+    ends = [ended_at or run.manifest["started_at"]]
+    for _ in range(2):
+        run.finish()
+        ends.append(run.manifest["ended_at"])
+    assert ends[0] < ends[1] < ends[2]
+
+
+@pytest.mark.parametrize("known", ["no time", "2999-01-01T00:00:00", "9999-12-31T23:59:59.999999+00:00", 7])
+def test_a_manifest_that_has_no_time_to_end_after_is_finished_all_the_same(tmp_path, known):
+    run = Run.create(tmp_path, {"started_at": known})
+    run.finish()
+    assert run.manifest["ended_at"].startswith("20")
+
+
 def test_runs_never_share_a_folder_and_the_latest_is_found(tmp_path):
     runs = [Run.create(tmp_path, {}) for _ in range(20)]
     assert len({run.path for run in runs}) == 20

@@ -4,7 +4,9 @@ A run folder is data from anywhere. It is read or refused in one sentence; nothi
 followed out of it, and no file of it is read without bound. What its files hold is fuzzed in test_fuzz_runs.py.
 """
 
+import contextlib
 import errno
+import fcntl
 import json
 import os
 import shlex
@@ -68,11 +70,59 @@ def test_a_disk_that_refuses_a_row_loses_that_row_only(tmp_path, monkeypatch, er
     assert [row.tokens for row in Run.load(run.path).summaries()] in ([1], [1, 2])
 
 
+@pytest.mark.parametrize("error", [FULL, READ_ONLY], ids=["full", "read-only"])
+def test_a_disk_that_refuses_to_set_a_cut_line_aside_leaves_the_run_as_it_is(tmp_path, monkeypatch, error):
+    run = Run.create(tmp_path, {"config": {}})
+    run.append(timed(case(tokens=1), 5.0))
+    run.finish()
+    with open(run.path / "rows.jsonl", "ab") as file:
+        file.write(b'{"case": ')
+    before = {path.name: path.read_bytes() for path in run.path.iterdir()}
+    monkeypatch.setattr(os, "fsync", fails_with(error))
+    with (
+        pytest.warns(UserWarning, match="was set aside"),
+        pytest.raises(RunError, match=rf"{run.path}: cannot be gone on with \({error.strerror}\); its rows are kept"),
+    ):
+        Run.resume(run.path, {})
+    assert {path.name: path.read_bytes() for path in run.path.iterdir()} == before
+
+
+def folder(lock):
+    lock.unlink()
+    lock.mkdir()
+
+
+def link_to_the_manifest(lock):
+    lock.unlink()
+    lock.symlink_to("manifest.json")
+
+
+@pytest.mark.parametrize("damage", [folder, link_to_the_manifest])
+def test_a_lock_that_is_no_ordinary_file_costs_nothing(tmp_path, damage):
+    run = run_of(tmp_path, [timed(case(), 5.0)], config={})
+    damage(run.path / ".lock")
+    with contextlib.suppress(RunError):
+        Run.resume(run.path, {})
+    assert Run.load(run.path).measurements == run.measurements
+
+
+def test_a_file_system_without_locks_is_refused_in_one_sentence(tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    run = run_of(tmp_path, [timed(case(), 5.0)], config={})
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(RunError, match=rf"{run.path}: cannot be gone on with \(No locks available\); its rows"):
+        Run.resume(run.path, {})
+    with pytest.raises(RunError, match=rf"{tmp_path}: cannot create a run here \(.*No locks available"):
+        Run.create(tmp_path, {})
+
+
 @pytest.mark.parametrize("written", range(3), ids=["rows", "samples", "manifest"])
 def test_a_disk_that_fills_up_while_a_run_is_finished_leaves_whole_files_and_no_litter(tmp_path, monkeypatch, written):
     run = Run.create(tmp_path, {})
     run.append(timed(case(), 5.0))
-    monkeypatch.setattr(os, "fsync", fails_with(FULL, after=written))
+    monkeypatch.setattr(os, "fsync", fails_with(FULL, after=2 * written))  # a file and its name
     with pytest.raises(RunError, match=r"cannot be written \(No space left on device\)"):
         run.finish()
     monkeypatch.undo()

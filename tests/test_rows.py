@@ -10,7 +10,8 @@ from builders import case, refused, timed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsmla_bench.rows import ROW_FIELDS, STATUSES, Measurement, row_types
+from dsmla_bench.column_types import field_types
+from dsmla_bench.rows import ROW_FIELDS, STATUSES, Measurement, Row
 from dsmla_bench.summary import summarise, summarise_all
 
 
@@ -166,10 +167,16 @@ def test_row_id_is_the_same_on_every_machine_and_different_for_every_axis():
     assert len(ids | {first.row_id}) == len(others) + 1
 
 
+def test_a_case_in_words_counts_what_its_operation_does():
+    assert str(case(tokens=8)) == "write fp8_ds_mla:pow2 triton 8 tokens ordered block 64"
+    decode = case("decode", tokens=8, heads=16, topk=2048, queries=1)
+    assert str(decode) == "decode fp8_ds_mla:pow2 triton 8 requests shuffled block 64 heads 16 topk 2048 queries 1"
+
+
 def test_a_row_has_a_column_for_every_axis_of_a_case():
     assert set(dataclasses.asdict(case())) < set(ROW_FIELDS)
-    assert set(row_types()) == set(ROW_FIELDS)
-    assert set(row_types().values()) == {int, float, bool, str}
+    assert set(field_types(Row)) == set(ROW_FIELDS)
+    assert set(field_types(Row).values()) == {int, float, bool, str}
 
 
 @pytest.mark.parametrize(

@@ -320,6 +320,8 @@ def test_before_0_33_a_backend_without_quantized_queries_needs_fp8_ds_mla():
     [
         ({"rules": "0.11"}, "no rules of vLLM '0.11'; available: 0.33, 0.30"),
         ({"query": "int8"}, "queries are bf16 or fp8, found 'int8'"),
+        ({"head_size": 0}, "head size and heads must be 1 or more, found 0 and 128"),
+        ({"heads": -1}, "head size and heads must be 1 or more, found 576 and -1"),
     ],
 )
 def test_what_no_rule_can_answer_is_no_question(change, message):

@@ -10,11 +10,10 @@ pytest.importorskip("transformers", reason="the extra accuracy is not installed"
 from tiny_models import configuration, tiny, tokens
 from transformers import DynamicCache
 
-from dsmla_bench.evals.codec import calibrate
 from dsmla_bench.evals.fidelity import compare
 from dsmla_bench.evals.latents import calibrated_scales, captured_latents
 from dsmla_bench.evals.mla_families import FAMILIES, cache_argument, geometry_of
-from dsmla_bench.evals.simulated_cache import CacheVariant, SimulatedCache, attach, codec_of
+from dsmla_bench.evals.simulated_cache import CacheVariant, SimulatedCache, attach
 from dsmla_bench.kernels.formats import Geometry, default_formats, get_format
 
 BF16, FP8, FP8_DS, NVFP4 = (get_format(name) for name in ("bf16", "fp8", "fp8_ds_mla", "nvfp4_ds_mla"))
@@ -203,21 +202,6 @@ def test_a_latent_scale_is_undone_and_helps_small_latents():
 
 
 # --- The scale outside the cache ---
-
-
-def test_an_uncalibrated_scale_saturates_and_a_calibrated_one_does_not():
-    values = torch.tensor([[600.0, 450.0, 100.0, 1.0, 0.01]]).to(torch.bfloat16)
-    geometry = Geometry(5, 0)
-    default = codec_of(CacheVariant(FP8), 0, geometry, torch.device("cpu"))
-    read, clipped = default(values)
-    assert default.rows(values).tolist() == [[0x7E, 0x7E, 0x6C, 0x38, 0x05]]
-    assert read.tolist() == [[448.0, 448.0, 96.0, 1.0, 0.009765625]]
-    assert clipped.sum() == 2
-    scale = calibrate("amax", values)
-    assert scale == pytest.approx(600 / 448)
-    calibrated = codec_of(CacheVariant(FP8, scales=(scale,), scale_origin="amax"), 0, geometry, torch.device("cpu"))
-    assert calibrated.rows(values).tolist() == [[0x7E, 0x7A, 0x69, 0x34, 0x04]]
-    assert calibrated(values)[1].sum() == 0
 
 
 def test_every_layer_is_read_with_its_own_scale():

@@ -4,9 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 from test_pairing import RECIPE, aggregate_only, bf16_and_nvfp4, scores_of, the_row
 
 from dsmla_bench.evals import paired_statistics as statistics
+from dsmla_bench.evals.comparing import NEGLIGIBLE
 from dsmla_bench.evals.judging import verdict
 from dsmla_bench.evals.paired_statistics import RESAMPLES, Interval, Totals
 from dsmla_bench.evals.scores import Aggregate, TaskScores
@@ -90,6 +92,62 @@ def test_an_interval_turns_round_where_less_is_better():
     row = the_row(bits_per_byte("bf16", np.full(30, 2.0)), bits_per_byte("fp8", 2.0 + noise))
     assert row.delta_lo < 0 < row.delta_hi
     assert row.verdict == "inconclusive"
+
+
+@pytest.mark.parametrize("documents", [2, 3, 20])
+def test_last_bits_of_one_document_are_equivalent(documents):
+    """A margin of 0.01; most resamples of the documents have no spread to divide by."""
+    before = np.full(documents, 2.0)
+    after = before + np.array([6e-5] + [0.0] * (documents - 1))
+    row = the_row(bits_per_byte("bf16", before), bits_per_byte("bf16 (A/A)", after))
+    assert (row.verdict, row.method) == ("equivalent", "student-t")
+    low, high = stats.t.interval(0.95, documents - 1, 6e-5 / documents, stats.sem(after - before))
+    assert (row.delta_lo, row.delta_hi) == pytest.approx((low, high))
+
+
+def test_a_difference_of_one_document_that_is_not_negligible_stays_inconclusive():
+    """A fifth of the margin in one document of 20: what others lose may be more."""
+    before = np.full(20, 2.0)
+    row = the_row(bits_per_byte("bf16", before), bits_per_byte("fp8", before + np.array([0.002] + [0.0] * 19)))
+    assert (row.verdict, row.method) == ("inconclusive", "bootstrap-t")
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_negligible_means_a_tenth_of_the_margin_in_either_direction(sign):
+    before, differing = np.full(20, 2.0), np.array([0.00101] + [0.0] * 19)
+    within = the_row(bits_per_byte("bf16", before), bits_per_byte("fp8", before + sign * 0.98 * differing))
+    beyond = the_row(bits_per_byte("bf16", before), bits_per_byte("fp8", before + sign * differing))
+    assert (within.method, beyond.method) == ("student-t", "bootstrap-t")
+
+
+def test_the_largest_difference_is_for_a_documents_weight():
+    assert Totals(np.array([0.06, -0.5, 0.0]), np.array([1000.0, 100.0, 50.0]), 3).largest == 0.005
+
+
+def test_students_interval_of_negligible_differences_is_always_within_the_margin():
+    """The worst case of any signs and weights: two clusters."""
+    generator = np.random.default_rng(0)
+    for count in generator.integers(2, 6, 500).tolist():
+        weights = np.exp(generator.normal(size=count))
+        found = Totals(weights * NEGLIGIBLE * generator.choice([-1, 0, 1], count), weights, count)
+        interval = statistics.students_t(found.delta, statistics.standard_error(found), count, 0.9)
+        assert max(-interval.lo, interval.hi) < 0.64
+
+
+def test_shares_that_hardly_differ_are_not_negligible():
+    """A loss of 0.0001 in one answer of 30, graded from 0 to 1, proves no more than none: the next may be 1."""
+    before, after = [0.5] * 30, [0.4999] + [0.5] * 29
+    row = the_row(scores_of("bf16", before), scores_of("fp8", after))
+    assert (row.verdict, row.method) == ("inconclusive", "bootstrap-t")
+
+
+def test_a_skewed_loss_of_the_margin_is_hardly_ever_taken_for_negligible():
+    """2000 formats that lose 0.01, the margin, on average, of two documents each: (1 - exp(-0.1))² of them are."""
+    generator, before, negligible = np.random.default_rng(1), np.full(2, 2.0), 0
+    for _ in range(2000):
+        after = before + generator.exponential(0.01, 2)
+        negligible += the_row(bits_per_byte("bf16", before), bits_per_byte("fp8", after)).method == "student-t"
+    assert negligible <= 0.02 * 2000
 
 
 def test_a_significant_loss_within_the_margin_is_equivalent_and_said_so():

@@ -82,6 +82,8 @@ def test_every_rotation_touches_twice_the_l2_between_reuses(nbytes, launches):
 def test_a_warm_rotation_is_refused():
     with pytest.raises(ValueError, match="2 buffers of 1000 bytes leave 1000 bytes between reuses"):
         Rotation(launches=3, buffers=2, bytes_per_launch=1000, l2_bytes=L2)
+    with pytest.raises(ValueError, match=f"a cold measurement needs twice the L2, {2 * L2}"):
+        Rotation(launches=3, buffers=2, bytes_per_launch=2 * L2 - 1, l2_bytes=L2)
 
 
 def test_slow_operations_get_fewer_launches_but_never_a_slope_of_nothing():

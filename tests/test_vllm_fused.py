@@ -3,12 +3,13 @@
 A package with vLLM's signatures, made here, stands in for it; it records what it is called with.
 """
 
-import importlib.util
+import importlib
 import sys
 import textwrap
 
 import pytest
 import torch
+from plugins import hide
 
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.kernels.formats import get_format
@@ -103,8 +104,7 @@ def test_without_the_package_or_with_a_broken_one_the_reason_says_so(kernels, mo
     provider, fmt = load_providers({})["vllm"], get_format("bf16")
     reason = provider.why_not(FUSED_Q, fmt, SM90)
     assert reason.startswith(f"{vllm_fused.MODULE} cannot be imported (ModuleNotFoundError: ")
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "vllm" else find(name))
+    hide(monkeypatch, "vllm")
     vllm_fused._module.cache_clear()
     reason = "vLLM is not installed; its fused kernels are part of its Python package, not of --vllm-library"
     assert provider.why_not(FUSED_Q, fmt, SM90) == reason

@@ -120,7 +120,7 @@ def test_no_tokens_is_no_work(device):
         ({"kv_c": torch.zeros(4, 256).bfloat16()}, r"fp8_ds_mla needs 512\+64, got 256\+64"),
         ({"kv_c": torch.zeros(4, 512)}, r"kv_c must be torch.bfloat16 \[n, any\], found torch.float32 \[4, 512\]"),
         ({"k_pe": torch.zeros(4, 32).bfloat16()}, r"needs 512\+64, got 512\+32"),
-        ({"kv_c": torch.zeros(3, 512).bfloat16()}, "kv_c must have at least slot_mapping's 4 rows, found 3"),
+        ({"kv_c": torch.zeros(3, 512).bfloat16()}, "kv_c must have at least a row for each of 4 tokens, found 3"),
         ({"kv_c": torch.zeros(512, 4).bfloat16().T}, "kv_c must be contiguous in its last dimension, found stride 4"),
         (
             {"slot_mapping": torch.zeros(4)},
@@ -140,7 +140,18 @@ def test_no_tokens_is_no_work(device):
             "row stride .* a multiple of 4 bytes, found 658",
         ),
         ({"cache": torch.zeros(1, 1, 656, dtype=torch.uint8).expand(1, 4, 656)}, "656 bytes one after another"),
+        (
+            {"cache": torch.zeros(5, 656, dtype=torch.uint8).as_strided((2, 4, 656), (656, 656, 1))},
+            r"cache pages of fp8_ds_mla must not overlap, found strides \(656, 656, 1\)",
+        ),
+        ({"cache": torch.zeros(1, 0, 656, dtype=torch.uint8)}, r"pages of 1 token or more, found \[1, 0, 656\]"),
+        ({"slot_mapping": torch.arange(8)[::2]}, "slot_mapping must be contiguous, found stride 2"),
         ({"scale": torch.ones(2)}, r"scale of fp8_ds_mla must be one torch.float32 value, found torch.float32 \[2\]"),
+        ({"scale": 0.3}, "scale of fp8_ds_mla must be a tensor of one torch.float32 value, found 0.3"),
+        (
+            {"slot_mapping": torch.arange(4, device="meta")},
+            "one device, found kv_c on cpu, k_pe on cpu, cache on cpu, slot_mapping on meta",
+        ),
     ],
 )
 def test_what_cannot_be_right_is_refused_before_a_launch(change, message):
@@ -166,13 +177,3 @@ def test_slots_beyond_the_cache_are_refused_on_request(device):
     with pytest.raises(ValueError, match=r"slot_mapping\[1\] is 8, but the cache has slots 0 to 7"):
         concat_and_cache(fmt, kv_c, k_pe, cache, torch.tensor([0, 8, -1], device=device), check_values=True)
     assert bool((cache == 0xAA).all())
-
-
-@pytest.mark.gpu
-def test_tensors_on_two_devices_are_refused(device):
-    fmt = get_format("bf16")
-    kv_c, k_pe = latents(1, device)
-    with pytest.raises(
-        ValueError, match="one device, found kv_c on cuda:0, k_pe on cuda:0, cache on cuda:0, slot_mapping on cpu"
-    ):
-        concat_and_cache(fmt, kv_c, k_pe, poisoned_cache(fmt, 1, 4, device), torch.arange(1))
