@@ -1,7 +1,8 @@
 """A worker's bench that breaks the protocol. Needs neither torch nor a GPU, and so starts at once.
 
-What it does is the provider of the case: ``garbage`` answers no measurement, ``another`` another case, ``impostor``
-as another process, ``leave`` answers and is gone, ``loud`` prints before it answers, ``quiet`` dies without a word; any other is answered as asked.
+What it does is the provider of the case: ``garbage`` answers no measurement, ``another`` another case, ``impostor`` as
+another process, ``leave`` answers and is gone, ``loud`` prints before it answers, ``quiet`` dies without a word; any
+other is answered as asked.
 """
 
 import dataclasses
