@@ -134,6 +134,14 @@ def shuffled(cases: Sequence[Case], seed: int) -> list[Case]:
     return [case for group in groups for case in group]
 
 
+def by_kernel(cases: Sequence[Case]) -> list[list[Case]]:
+    """The cases in groups that differ in their shape only, and so often share a kernel, as they begin."""
+    groups: dict[tuple[str, ...], list[Case]] = {}
+    for case in cases:
+        groups.setdefault((case.operation, case.format, case.revision, case.provider, case.arch), []).append(case)
+    return list(groups.values())
+
+
 def format_of(case: Case) -> CacheFormat:
     """The format of a case, in its revision."""
     return get_format(f"{case.format}:{case.revision}")

@@ -13,6 +13,7 @@ from multiprocessing import get_context
 
 import torch
 
+from dsmla_bench.bench.cases import by_kernel
 from dsmla_bench.kernels.launch import Launch
 from dsmla_bench.rows import Case
 
@@ -25,11 +26,8 @@ def compile_ahead(cases: Sequence[Case], plan: Planner, device: int, workers: in
     ``plan`` gives the launch of a case, planned without memory; it is a function of a module. Cases that differ in
     their shape only often share a kernel, so they go to one process.
     """
-    groups: dict[tuple[object, ...], list[Case]] = {}
-    for case in cases:
-        groups.setdefault((case.operation, case.format, case.revision, case.provider), []).append(case)
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        for group in groups.values():
+        for group in by_kernel(cases):
             pool.submit(_compile, group, plan, device)
 
 

@@ -11,9 +11,10 @@ import functools
 import os
 import queue
 import threading
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 
+from dsmla_bench.bench.cases import by_kernel
 from dsmla_bench.bench.in_threads import Work, answers_of
 from dsmla_bench.bench.offline import CompileBench
 from dsmla_bench.bench.worker import Worker, WorkerConfig
@@ -57,7 +58,7 @@ class _Crew:
         self._config, self._closed = config, threading.Event()
         self._answers: queue.SimpleQueue[Measurement | Exception | None] = queue.SimpleQueue()
         self._todo: queue.SimpleQueue[list[Case]] = queue.SimpleQueue()
-        for kernel in _by_kernel(cases):
+        for kernel in by_kernel(cases):
             self._todo.put(kernel)
 
     def measurements(self, workers: int) -> Generator[Measurement]:
@@ -79,11 +80,3 @@ class _Crew:
             pass
         finally:
             worker.stop()
-
-
-def _by_kernel(cases: Sequence[Case]) -> Collection[list[Case]]:
-    """The cases in groups that differ in their shape only."""
-    groups: dict[tuple[object, ...], list[Case]] = {}
-    for case in cases:
-        groups.setdefault((case.operation, case.format, case.revision, case.provider, case.arch), []).append(case)
-    return groups.values()
