@@ -18,6 +18,7 @@ from dsmla_bench.bench.cluster_plan import ClusterPlan
 from dsmla_bench.bench.fleet import Fleet, LaneLostError
 from dsmla_bench.bench.gpus import Gpu
 from dsmla_bench.bench.plan import SweepPlan
+from dsmla_bench.cli.cluster import on_cluster
 from dsmla_bench.kernels.arch import Architecture
 from dsmla_bench.results import Run
 from dsmla_bench.rows import Measurement
@@ -220,6 +221,17 @@ def test_a_lane_that_is_lost_because_the_sweep_is_over_is_not_started_again_and_
     next(measurements)
     measurements.close()
     assert (lane.restarted, len(run.measurements), "lost" in run.manifest) == (False, 1, False)
+
+
+def test_what_ray_prints_while_connected_is_no_part_of_the_answer(opened, monkeypatch, capsys):
+    """Ray tells on standard output of nodes that died, from a thread of its own."""
+    cluster, _ = opened(alpha=[gpu("GPU-1")])
+    monkeypatch.setattr(ClusterPlan, "of", lambda plan, address, everywhere: print("(raylet) one") or planned)
+    planned = SimpleNamespace(cluster=cluster, architectures=(Architecture.parse("sm90"),))
+    with on_cluster(plan_of("sm90"), "auto", everywhere=False):
+        print("(raylet) another")
+    print("the answer")
+    assert capsys.readouterr() == ("the answer\n", "(raylet) one\n(raylet) another\n")
 
 
 # On the node

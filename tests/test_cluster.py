@@ -165,9 +165,8 @@ def test_an_architecture_that_no_node_has_is_refused_by_name_before_anything_sta
 
 
 def test_a_dry_run_asks_the_nodes(kernels):
-    code, out, err = kernels("--dry-run", "--json")
-    assert "{" in out, err
-    document = json.loads(out[out.index("{\n") :])  # Ray may tell of a node that another test killed before
+    code, out, _ = kernels("--dry-run", "--json")
+    document = json.loads(out)
     assert (code, sorted(device["uuid"] for device in document["devices"])) == (0, ["alpha-0", "beta-0", "gamma-0"])
     assert document["not_timed"] == [], "without --arch: all that the cluster has"
 

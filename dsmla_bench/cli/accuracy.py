@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsmla_bench.cli.cluster import Ray
+from dsmla_bench.cli.cluster import Ray, ray_aside
 from dsmla_bench.cli.common import (
     ExitCode,
     choose,
@@ -173,13 +174,19 @@ def run_and_show(
     return code
 
 
-def cluster_of(plan: AccuracyPlan, address: str | None) -> contextlib.AbstractContextManager[Cluster | None]:
-    """The cluster at this address, with a model of the plan on each of its GPUs; None without an address."""
+@contextlib.contextmanager
+def cluster_of(plan: AccuracyPlan, address: str | None) -> Iterator[Cluster | None]:
+    """The cluster at this address, with a model of the plan on each of its GPUs; None without an address.
+
+    While there is one, what is printed goes to standard error (``ray_aside``).
+    """
     if address is None:
-        return contextlib.nullcontext()
+        yield None
+        return
     from dsmla_bench.evals.accuracy_cluster import open_cluster
 
-    return contextlib.closing(open_cluster(plan, address))
+    with ray_aside(), contextlib.closing(open_cluster(plan, address)) as cluster:
+        yield cluster
 
 
 def execute(session: Session, run: Run, cluster: Cluster | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,17 +20,25 @@ Ray = Annotated[
 ]
 
 
+def ray_aside() -> contextlib.AbstractContextManager[object]:
+    """While a command is connected to a cluster: Ray prints to standard output, which belongs to the answer alone."""
+    return contextlib.redirect_stdout(sys.stderr)
+
+
 @contextlib.contextmanager
 def on_cluster(plan: SweepPlan, address: str, *, everywhere: bool) -> Iterator[ClusterPlan]:
     """The plan on the GPUs of the cluster at ``address``; ``everywhere``: on all architectures that it has.
 
-    Exits with ``NO_DEVICE``, naming them, where no node has one of the architectures.
+    What is printed meanwhile goes to standard error (``ray_aside``). Exits with ``NO_DEVICE``, naming them, where no
+    node has one of the architectures.
     """
     from dsmla_bench.bench.cluster import lacking_architectures
     from dsmla_bench.bench.cluster_plan import ClusterPlan
 
-    there = ClusterPlan.of(plan, address, everywhere=everywhere)
-    with contextlib.closing(there.cluster):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(ray_aside())
+        there = ClusterPlan.of(plan, address, everywhere=everywhere)
+        stack.enter_context(contextlib.closing(there.cluster))
         lack = lacking_architectures([arch.name for arch in there.architectures], there.cluster.seats)
         if lack is not None:
             complain(f"{lack}; start a node that has one, or leave it out of --arch")

@@ -130,15 +130,16 @@ def kernels(
         devices=chosen,
     )
     with on_cluster(plan, ray, everywhere=arch is None) if ray else contextlib.nullcontext(plan) as plan:
-        if dry_run:
-            show_plan(plan, done=measured_in(resume), as_json=as_json)
-            return
-        require(plan, required=require_device or paired is not None, paired=paired is not None)
-        run = resumed(plan, resume) if resume else recorded(plan.create_run(out))
-        if paired is not None:
-            measure_in_turns(plan, run, paired)
-            return
-        cut_short = execute(plan, run)
+        if not dry_run:
+            require(plan, required=require_device or paired is not None, paired=paired is not None)
+            run = resumed(plan, resume) if resume else recorded(plan.create_run(out))
+            if paired is not None:
+                measure_in_turns(plan, run, paired)
+                return
+            cut_short = execute(plan, run)
+    if dry_run:
+        show_plan(plan, done=measured_in(resume), as_json=as_json)
+        return
     print_run(run, as_json=as_json)
     if not as_json:
         print_text(f"run: {run.path}")
