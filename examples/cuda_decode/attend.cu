@@ -99,11 +99,11 @@ __device__ void consume(Shared<Format>& shared, const Arguments& a, int warp, in
                         int end) {
     const int group = warp / WARPS, w = warp % WARPS, g = lane / 4, t = lane % 4;
     const int tiles = (end - begin + ROWS - 1) / ROWS;
-    typename Format::Query q;
+    Query q;
     for (int h = 0; h < 2; h++) {
         const int head = g + 8 * h;
         const uint16_t* row = a.q + query * a.q_stride + head * a.q_head_stride;
-        q.load(h, row + WARP_COLUMNS * w, row + RANK + WARP_ROPE * w, t, head < a.heads);
+        Format::keep(q, h, QueryRow(row + WARP_COLUMNS * w, row + RANK + WARP_ROPE * w, t, head < a.heads));
     }
     Running mine;
 

@@ -145,7 +145,6 @@ def main() -> None:
     if shutil.which("nvcc") is None:
         sys.exit("measure.py: no nvcc in PATH; it compiles attend.cu")
     device = CudaDevice(0)
-    device.calibrate([METHOD])
     with tempfile.TemporaryDirectory() as folder:
         library = compiled(folder)
         print(f"{'format':<20}{'batch':>6}{'Triton, µs':>14}{'CUDA, µs':>14}")

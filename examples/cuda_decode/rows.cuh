@@ -23,35 +23,49 @@ __device__ __forceinline__ uint32_t scaled_fp16(uint32_t bf16s, float factor) {
     return fp16_pair(bf16_low(bf16s) * factor, bf16_high(bf16s) * factor);
 }
 
+// A lane's 32 columns of NoPE and four of RoPE of one head of the query, in bf16; zeros for a head that is not there.
+struct QueryRow {
+    uint4 nope[4] = {};
+    uint2 rope = make_uint2(0, 0);
+
+    __device__ __forceinline__ QueryRow(const uint16_t* nope_row, const uint16_t* rope_row, int t, bool there) {
+        if (!there) return;
+        for (int i = 0; i < 4; i++) nope[i] = __ldg(reinterpret_cast<const uint4*>(nope_row + 32 * t) + i);
+        rope = __ldg(reinterpret_cast<const uint2*>(rope_row + 4 * t));
+    }
+
+    __device__ __forceinline__ const uint32_t* pairs() const { return reinterpret_cast<const uint32_t*>(nope); }
+
+    // The largest magnitude of NoPE, and of what is given.
+    __device__ __forceinline__ float largest(float found) const {
+        for (int i = 0; i < 16; i++) found = fmaxf(found, largest_bf16(pairs()[i]));
+        return found;
+    }
+};
+
+// A warp's share of 16 heads of the query as operands, and what undoes the scaling of heads g and g + 8.
+struct Query {
+    uint32_t nope[8][4], rope[4];
+    float factor[2];
+};
+
 // fp8_ds_mla: e4m3 is exact in fp16, and a tile of 128 is a warp's share, so that its scale is left for the products.
 struct Fp8DsMla {
     static constexpr int ROW_BYTES = 656, STRIDE = 656;
     static constexpr bool SCALED = true;
 
-    struct Query {
-        uint32_t nope[8][4], rope[4];
-        float factor[2];
-
-        __device__ __forceinline__ void load(int which, const uint16_t* nope_row, const uint16_t* rope_row, int t, bool there) {
-            uint4 words[4] = {};
-            uint2 rest = make_uint2(0, 0);
-            if (there) {
-                for (int i = 0; i < 4; i++) words[i] = __ldg(reinterpret_cast<const uint4*>(nope_row + 32 * t) + i);
-                rest = __ldg(reinterpret_cast<const uint2*>(rope_row + 4 * t));
-            }
-            const uint32_t* pairs = reinterpret_cast<const uint32_t*>(words);
-            float largest = 0.0f;
-            for (int i = 0; i < 16; i++) largest = fmaxf(largest, largest_bf16(pairs[i]));
-            float2 scale = scale_to_fp16(quad_max(largest));
-            for (int step = 0; step < 8; step++) {
-                nope[step][which] = scaled_fp16(pairs[2 * step], scale.x);
-                nope[step][which + 2] = scaled_fp16(pairs[2 * step + 1], scale.x);
-            }
-            rope[which] = rest.x;
-            rope[which + 2] = rest.y;
-            factor[which] = scale.y;
+    // Head g (``which`` 0) or g + 8 (1) of the query, as keys are multiplied with it.
+    static __device__ __forceinline__ void keep(Query& q, int which, const QueryRow& row) {
+        const uint32_t* pairs = row.pairs();
+        const float2 scale = scale_to_fp16(quad_max(row.largest(0.0f)));
+        for (int step = 0; step < 8; step++) {
+            q.nope[step][which] = scaled_fp16(pairs[2 * step], scale.x);
+            q.nope[step][which + 2] = scaled_fp16(pairs[2 * step + 1], scale.x);
         }
-    };
+        q.rope[which] = row.rope.x;
+        q.rope[which + 2] = row.rope.y;
+        q.factor[which] = scale.y;
+    }
 
     static __device__ __forceinline__ float scale(const uint8_t* row, int warp) {
         return *reinterpret_cast<const float*>(row + RANK + 4 * warp);
@@ -111,34 +125,22 @@ struct Nvfp4DsMla {
     static constexpr bool SCALED = false;
     static constexpr uint32_t UP = 0x54005400;  // 2^6 in fp16, twice
 
-    struct Query {
-        uint32_t nope[8][4], rope[4];
-        float factor[2];
-
-        __device__ __forceinline__ void load(int which, const uint16_t* nope_row, const uint16_t* rope_row, int t, bool there) {
-            uint4 words[4] = {};
-            uint2 rest = make_uint2(0, 0);
-            if (there) {
-                for (int i = 0; i < 4; i++) words[i] = __ldg(reinterpret_cast<const uint4*>(nope_row + 32 * t) + i);
-                rest = __ldg(reinterpret_cast<const uint2*>(rope_row + 4 * t));
-            }
-            const uint32_t* pairs = reinterpret_cast<const uint32_t*>(words);
-            float largest = fmaxf(largest_bf16(rest.x), largest_bf16(rest.y));
-            for (int i = 0; i < 16; i++) largest = fmaxf(largest, largest_bf16(pairs[i]));
-            float2 scale = scale_to_fp16(quad_max(largest));
-            // A word has eight columns: the even ones make a product, and the odd ones another.
-            for (int word = 0; word < 4; word++)
-                for (int odd = 0; odd < 2; odd++)
-                    for (int half = 0; half < 2; half++) {
-                        const uint32_t* some = pairs + 4 * word + 2 * half;
-                        uint32_t pair = __byte_perm(some[0], some[1], odd ? 0x7632 : 0x5410);
-                        nope[2 * word + odd][which + 2 * half] = scaled_fp16(pair, scale.x);
-                    }
-            rope[which] = scaled_fp16(rest.x, scale.x);
-            rope[which + 2] = scaled_fp16(rest.y, scale.x);
-            factor[which] = scale.y;
-        }
-    };
+    // Head g (``which`` 0) or g + 8 (1) of the query, as keys are multiplied with it.
+    static __device__ __forceinline__ void keep(Query& q, int which, const QueryRow& row) {
+        const float rope = fmaxf(largest_bf16(row.rope.x), largest_bf16(row.rope.y));
+        const float2 scale = scale_to_fp16(quad_max(row.largest(rope)));
+        // A word has eight columns: the even ones make a product, and the odd ones another.
+        for (int word = 0; word < 4; word++)
+            for (int odd = 0; odd < 2; odd++)
+                for (int half = 0; half < 2; half++) {
+                    const uint32_t* some = row.pairs() + 4 * word + 2 * half;
+                    uint32_t pair = __byte_perm(some[0], some[1], odd ? 0x7632 : 0x5410);
+                    q.nope[2 * word + odd][which + 2 * half] = scaled_fp16(pair, scale.x);
+                }
+        q.rope[which] = scaled_fp16(row.rope.x, scale.x);
+        q.rope[which + 2] = scaled_fp16(row.rope.y, scale.x);
+        q.factor[which] = scale.y;
+    }
 
     static __device__ __forceinline__ float scale(const uint8_t*, int) { return 1.0f; }
 
